@@ -38,7 +38,7 @@ use crate::random::Random;
 use crate::repeatable::Repeatable;
 use crate::time::Instant;
 pub use admission::{CallPermit, NextStep};
-pub use destination_state::{DestinationSlot, DestinationState};
+use destination_state::DestinationState;
 use extras::Extras;
 pub use hedging::RaceAttempt;
 pub use progress::Progress;
@@ -58,8 +58,6 @@ const UNREAD_CLOCK: Instant = Instant::MAX;
 /// Nothing of it is called while a destination is locked, since its clock and its observers may be
 /// arbitrary code.
 pub trait Environment {
-    /// Storage for the state of a call at its destination; `()` if there is no destination.
-    type DestinationSlot: DestinationSlot;
     /// Access to the destination.
     type Access: Access;
     /// The random stream of the call.
@@ -236,7 +234,6 @@ impl Default for CallOptions<'_> {
 /// struct Alone(Policy, FixedRandom);
 ///
 /// impl Environment for Alone {
-///     type DestinationSlot = ();
 ///     type Access = Infallible;
 ///     type Random = FixedRandom;
 ///
@@ -267,9 +264,10 @@ impl Default for CallOptions<'_> {
 /// # Ok::<(), relent_core::PolicyError>(())
 /// ```
 #[derive(Debug)]
-pub struct Call<'w, L> {
+pub struct Call<'w> {
     session: Session,
-    destination_state: L,
+    /// Set once the call has reached its destination.
+    destination_state: Option<DestinationState>,
     work: CallWork,
     /// Whether it has given up before an attempt and reported that.
     over: bool,
@@ -299,23 +297,16 @@ enum Timeouts {
     NotAll,
 }
 
-impl<'w, L: DestinationSlot> Call<'w, L> {
+impl<'w> Call<'w> {
     /// A call that begins when its clock is first read.
     #[inline]
-    pub fn new(
-        options: CallOptions<'w>,
-        environment: &impl Environment<DestinationSlot = L>,
-    ) -> Self {
+    pub fn new(options: CallOptions<'w>, environment: &impl Environment) -> Self {
         Self::begun(UNREAD_CLOCK, options, environment)
     }
 
     /// A call that began at this instant.
     #[inline]
-    pub fn begun(
-        at: Instant,
-        options: CallOptions<'w>,
-        environment: &impl Environment<DestinationSlot = L>,
-    ) -> Self {
+    pub fn begun(at: Instant, options: CallOptions<'w>, environment: &impl Environment) -> Self {
         let CallOptions {
             repeatable,
             traced,
@@ -339,7 +330,7 @@ impl<'w, L: DestinationSlot> Call<'w, L> {
         };
         Self {
             session,
-            destination_state: L::default(),
+            destination_state: None,
             work,
             over: false,
             timeouts: Timeouts::None,
@@ -374,10 +365,7 @@ impl<'w, L: DestinationSlot> Call<'w, L> {
 
     /// The attempt timeout, if the policy has one and every failure so far was that timeout.
     #[must_use]
-    pub fn timed_out<E: Environment<DestinationSlot = L>>(
-        &self,
-        environment: &E,
-    ) -> Option<Duration> {
+    pub fn timed_out<E: Environment>(&self, environment: &E) -> Option<Duration> {
         match self.timeouts {
             Timeouts::All => self.session.attempt_timeout(environment.policy()),
             Timeouts::None | Timeouts::NotAll => None,
@@ -400,10 +388,7 @@ impl<'w, L: DestinationSlot> Call<'w, L> {
 
     /// The reason if the next attempt may not start any more: `max_elapsed` or the deadline has passed.
     /// `None` while it may.
-    pub fn too_late<E: Environment<DestinationSlot = L>>(
-        &mut self,
-        environment: &E,
-    ) -> Option<StopReason> {
+    pub fn too_late<E: Environment>(&mut self, environment: &E) -> Option<StopReason> {
         let now = self.now(environment);
         self.is_late(environment, now)
             .then(|| self.limit_at(environment, now))
@@ -412,18 +397,14 @@ impl<'w, L: DestinationSlot> Call<'w, L> {
     /// Whether this is after the last instant at which an attempt may start. A first attempt that
     /// starts when the call begins is never late.
     #[inline]
-    fn is_late<E: Environment<DestinationSlot = L>>(&self, environment: &E, now: Instant) -> bool {
+    fn is_late<E: Environment>(&self, environment: &E, now: Instant) -> bool {
         now > self.session.started()
             && (now > self.session.last_start(environment.policy())
                 || now > self.no_deadline_end(environment))
     }
 
     /// The reason why no attempt may start at this instant.
-    fn limit_at<E: Environment<DestinationSlot = L>>(
-        &self,
-        environment: &E,
-        at: Instant,
-    ) -> StopReason {
+    fn limit_at<E: Environment>(&self, environment: &E, at: Instant) -> StopReason {
         match at > self.no_deadline_end(environment) {
             true => StopReason::MaxElapsed,
             false => self.session.limit_at(environment.policy(), at),
@@ -434,10 +415,7 @@ impl<'w, L: DestinationSlot> Call<'w, L> {
     /// may start, by the circuit breaker of the policy. `None` if there is a time limit, or no
     /// destination with a breaker.
     #[inline]
-    pub fn without_deadline<E: Environment<DestinationSlot = L>>(
-        &self,
-        environment: &E,
-    ) -> Option<Duration> {
+    pub fn without_deadline<E: Environment>(&self, environment: &E) -> Option<Duration> {
         let policy = environment.policy();
         let (circuit_breaker, there) = (policy.circuit_breaker()?, environment.destination()?);
         let is_open = policy.deadline().is_none()
@@ -449,7 +427,7 @@ impl<'w, L: DestinationSlot> Call<'w, L> {
 
     /// The last instant at which an attempt may start because of that limit.
     #[inline]
-    fn no_deadline_end<E: Environment<DestinationSlot = L>>(&self, environment: &E) -> Instant {
+    fn no_deadline_end<E: Environment>(&self, environment: &E) -> Instant {
         let limit = self.without_deadline(environment);
         limit.map_or(Instant::MAX, |limit| {
             self.session.since().saturating_add(limit)
@@ -458,10 +436,7 @@ impl<'w, L: DestinationSlot> Call<'w, L> {
 
     /// The time left for an attempt to start, zero if there is none; `None` for no limit. For work
     /// beside the delays, such as reading a rejected response to its end.
-    pub fn time_left<E: Environment<DestinationSlot = L>>(
-        &mut self,
-        environment: &E,
-    ) -> Option<Duration> {
+    pub fn time_left<E: Environment>(&mut self, environment: &E) -> Option<Duration> {
         let now = self.now(environment);
         let last = self.session.last_start(environment.policy());
         let last = last.min(self.no_deadline_end(environment));
@@ -469,24 +444,21 @@ impl<'w, L: DestinationSlot> Call<'w, L> {
     }
 
     /// The time left until the deadline, zero if it has passed; `None` without one.
-    pub fn remaining<E: Environment<DestinationSlot = L>>(
-        &mut self,
-        environment: &E,
-    ) -> Option<Duration> {
+    pub fn remaining<E: Environment>(&mut self, environment: &E) -> Option<Duration> {
         environment.policy().deadline()?;
         let now = self.now(environment);
         self.session.remaining(environment.policy(), now)
     }
 
     /// Restarts the backoff, such as after activity while polling. Time limits are not moved.
-    pub fn reset<E: Environment<DestinationSlot = L>>(&mut self, environment: &E) {
+    pub fn reset<E: Environment>(&mut self, environment: &E) {
         let now = self.now(environment);
         self.session.reset(now);
     }
 
     /// Restarts the backoff during a delay that ends at `until`. Returns the remaining delay, which is
     /// never longer than before. Call it once for each delay; see [`Session::shorten_delay`].
-    pub fn shorten_delay<E: Environment<DestinationSlot = L>>(
+    pub fn shorten_delay<E: Environment>(
         &mut self,
         environment: &mut E,
         until: Instant,
@@ -499,7 +471,7 @@ impl<'w, L: DestinationSlot> Call<'w, L> {
 
     /// Reads the clock; the first reading is when the call began.
     #[inline]
-    fn now<E: Environment<DestinationSlot = L>>(&mut self, environment: &E) -> Instant {
+    fn now<E: Environment>(&mut self, environment: &E) -> Instant {
         let now = environment.now();
         if self.session.started() == UNREAD_CLOCK {
             self.session.begin(now);

@@ -1,6 +1,6 @@
 //! Clients, their attempts and their events; their sizes are the memory that a client takes.
 
-use relent_core::call::{Call, DestinationState, RaceAttempt};
+use relent_core::call::{Call, RaceAttempt};
 
 use crate::cluster::Target;
 use crate::slab::{Key, Linked};
@@ -77,7 +77,7 @@ pub(crate) enum Reply {
 /// The maker of a logical request at one layer: its size is the memory of a queued client.
 #[derive(Debug)]
 pub(crate) struct Client {
-    pub(crate) call: Call<'static, Option<DestinationState>>,
+    pub(crate) call: Call<'static>,
     pub(crate) random: Stream,
     /// The attempt of the layer above for which it makes its call.
     pub(crate) parent: Key,

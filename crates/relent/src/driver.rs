@@ -9,7 +9,7 @@ mod hedging;
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use relent_core::call::{Call, DestinationState, Queued};
+use relent_core::call::{Call, Queued};
 pub use relent_core::call::{CallPermit, NextStep};
 use relent_core::destination::{BlockedBy, Budget};
 use relent_core::{Attempt, Cause, Failure, Instant, Policy, Repeatable, StopReason};
@@ -52,7 +52,7 @@ pub use builder::DriverBuilder;
 /// Policy and destination are borrowed unless [`shared`](Self::shared) builds the driver, which
 /// holds an `Arc` of each: for futures that cannot borrow, such as those of a tower service.
 pub struct Driver<'p, K: Clock> {
-    call: Call<'p, Option<DestinationState>>,
+    call: Call<'p>,
     environment: Environment<'p, K>,
 }
 
@@ -66,7 +66,6 @@ struct Environment<'p, K> {
 }
 
 impl<'p, K: Clock> relent_core::call::Environment for Environment<'p, K> {
-    type DestinationSlot = Option<DestinationState>;
     type Access = LockedState;
     type Random = RandomSource<'p>;
 

@@ -119,7 +119,7 @@ impl<K: BlockingSleeper, R: Random> Iterator for BlockingTicker<'_, K, R> {
 /// A call whose attempts are ticks. It reports no events or metrics.
 #[derive(Debug)]
 struct Ticks<'p, K, R> {
-    call: Call<'p, ()>,
+    call: Call<'p>,
     environment: TickerEnvironment<'p, K, R>,
     due: Due,
 }
@@ -142,7 +142,6 @@ enum Due {
 }
 
 impl<K: Clock, R: Random> Environment for TickerEnvironment<'_, K, R> {
-    type DestinationSlot = ();
     type Access = Infallible;
     type Random = R;
 

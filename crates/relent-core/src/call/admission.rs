@@ -3,7 +3,7 @@
 use core::mem;
 use core::time::Duration;
 
-use super::destination_state::{DestinationSlot, DestinationState, Stage};
+use super::destination_state::{DestinationState, Stage};
 use super::queued::Queued;
 use super::{Attempt, Call, CallWork, Environment, UNREAD_CLOCK};
 use crate::call::stop::{Stop, StopReason};
@@ -78,14 +78,14 @@ impl CallPermit {
     }
 }
 
-impl<L: DestinationSlot> Call<'_, L> {
+impl Call<'_> {
     /// Requests admission for the next attempt.
     ///
     /// A transport calls it before each attempt, and again after each wait that it returns. The
     /// destination keeps `waker` and wakes it when calling again helps. Without a waker, the call sees
     /// changes only at its next call.
     #[inline]
-    pub fn next<E: Environment<DestinationSlot = L>>(
+    pub fn next<E: Environment>(
         &mut self,
         environment: &mut E,
         waker: Option<&<E::Access as Access>::Waker>,
@@ -98,7 +98,7 @@ impl<L: DestinationSlot> Call<'_, L> {
 
     /// Checks the limits of the attempt: those of its destination, and those of time.
     #[inline(never)]
-    fn check_limits<E: Environment<DestinationSlot = L>>(
+    fn check_limits<E: Environment>(
         &mut self,
         environment: &mut E,
         waker: Option<&<E::Access as Access>::Waker>,
@@ -118,15 +118,17 @@ impl<L: DestinationSlot> Call<'_, L> {
     }
 
     /// Whether the destination has to admit the next attempt. Counts a new call that it need not admit.
-    fn needs_admission<E: Environment<DestinationSlot = L>>(&mut self, environment: &E) -> bool {
-        let (Some(destination), Some(slot)) =
-            (environment.destination(), self.destination_state.slot())
-        else {
+    fn needs_admission<E: Environment>(&mut self, environment: &E) -> bool {
+        let Some(destination) = environment.destination() else {
             return false;
         };
         // The rate limit applies to first attempts too.
         let is_off = || environment.policy().is_off() && !destination.has_rate_limit();
-        match slot.as_ref().map(|entered| &entered.stage) {
+        match self
+            .destination_state
+            .as_ref()
+            .map(|entered| &entered.stage)
+        {
             None if destination.needs_no_admission() => {
                 destination.count_request();
                 self.set_stage(Stage::NotRequired);
@@ -135,9 +137,7 @@ impl<L: DestinationSlot> Call<'_, L> {
                 // The circuit breaker counts the request all the same.
                 let now = self.now(environment);
                 let (id, stage) = (destination.on_request(now), Stage::Idle);
-                if let Some(slot) = self.destination_state.slot() {
-                    *slot = Some(DestinationState { id, stage });
-                }
+                self.destination_state = Some(DestinationState { id, stage });
             }
             None => return true,
             Some(Stage::NotRequired) if destination.needs_no_admission() => return false,
@@ -149,7 +149,7 @@ impl<L: DestinationSlot> Call<'_, L> {
         false
     }
 
-    fn request_admission<E: Environment<DestinationSlot = L>>(
+    fn request_admission<E: Environment>(
         &mut self,
         environment: &mut E,
         waker: Option<&<E::Access as Access>::Waker>,
@@ -193,7 +193,7 @@ impl<L: DestinationSlot> Call<'_, L> {
 
     /// The answer of the destination: the only place that asks it for an attempt. Records the wait, if
     /// there is one.
-    fn admission<E: Environment<DestinationSlot = L>>(
+    fn admission<E: Environment>(
         &mut self,
         environment: &E,
         now: Instant,
@@ -201,17 +201,15 @@ impl<L: DestinationSlot> Call<'_, L> {
     ) -> Admission {
         let mut request = self.request(environment);
         let before = self.blocked_since();
-        let (Some(destination), Some(slot)) =
-            (environment.destination(), self.destination_state.slot())
-        else {
+        let Some(destination) = environment.destination() else {
             return Admission::Stop(Stop::because(StopReason::Overloaded));
         };
-        let admission = match slot {
+        let admission = match &mut self.destination_state {
             None => {
                 let admission = destination.enter(now, &mut request, false, waker);
                 environment.on_budget();
                 let (id, stage) = (request.id, Stage::Idle);
-                *slot = Some(DestinationState { id, stage });
+                self.destination_state = Some(DestinationState { id, stage });
                 admission
             }
             Some(entered) => {
@@ -259,10 +257,7 @@ impl<L: DestinationSlot> Call<'_, L> {
 
     /// The last instant at which an attempt may start there.
     #[inline]
-    pub(super) fn last_start<E: Environment<DestinationSlot = L>>(
-        &self,
-        environment: &E,
-    ) -> Instant {
+    pub(super) fn last_start<E: Environment>(&self, environment: &E) -> Instant {
         // One nanosecond before the caller's own deadline, so that an attempt has some time left.
         let latest = match environment.answer_by() {
             Instant::MAX => Instant::MAX,
@@ -273,10 +268,7 @@ impl<L: DestinationSlot> Call<'_, L> {
     }
 
     /// The deadline of the response, by policy and caller.
-    pub(super) fn answer_by<E: Environment<DestinationSlot = L>>(
-        &self,
-        environment: &E,
-    ) -> Instant {
+    pub(super) fn answer_by<E: Environment>(&self, environment: &E) -> Instant {
         let deadline = environment.policy().deadline();
         let by_policy = deadline.map(|limit| self.session.started().saturating_add(limit));
         environment
@@ -286,7 +278,7 @@ impl<L: DestinationSlot> Call<'_, L> {
 
     /// The admission request for its destination, without the id.
     #[inline]
-    fn request<E: Environment<DestinationSlot = L>>(&self, environment: &E) -> AdmissionRequest {
+    fn request<E: Environment>(&self, environment: &E) -> AdmissionRequest {
         let policy = environment.policy();
         AdmissionRequest {
             id: 0,
@@ -307,7 +299,7 @@ impl<L: DestinationSlot> Call<'_, L> {
 
     /// Begins the admitted attempt. Returns it, with the instant at which it is cut off.
     #[inline]
-    pub fn begin<E: Environment<DestinationSlot = L>>(
+    pub fn begin<E: Environment>(
         &mut self,
         environment: &mut E,
         permit: CallPermit,
@@ -318,7 +310,7 @@ impl<L: DestinationSlot> Call<'_, L> {
         if now == UNREAD_CLOCK {
             return (Attempt::unlimited(number), None);
         }
-        if let Some(Some(entered)) = self.destination_state.slot()
+        if let Some(entered) = &mut self.destination_state
             && let Stage::Permitted(permit) = &mut entered.stage
         {
             permit.begin();
@@ -332,7 +324,7 @@ impl<L: DestinationSlot> Call<'_, L> {
     }
 
     /// The facts about an attempt that starts now, and the instant at which it is cut off.
-    pub(super) fn timed<E: Environment<DestinationSlot = L>>(
+    pub(super) fn timed<E: Environment>(
         &self,
         environment: &E,
         number: u32,
@@ -353,22 +345,14 @@ impl<L: DestinationSlot> Call<'_, L> {
     /// Returns the permit of an attempt that cannot start yet for a reason unknown to the destination,
     /// such as a service that is not ready. So others need not wait for it, and no stale permit is
     /// used. Call [`next`](Self::next) again when the attempt can start.
-    pub fn release_permit<E: Environment<DestinationSlot = L>>(
-        &mut self,
-        environment: &mut E,
-        permit: CallPermit,
-    ) {
+    pub fn release_permit<E: Environment>(&mut self, environment: &mut E, permit: CallPermit) {
         permit.use_up();
         self.end_stage(environment, &AttemptOutcome::UNKNOWN);
     }
 
     /// The call ends before an attempt: returns what was acquired for it, once, and reports it.
     #[inline(never)]
-    fn stop_before_attempt<E: Environment<DestinationSlot = L>>(
-        &mut self,
-        environment: &mut E,
-        stop: Stop,
-    ) -> NextStep {
+    fn stop_before_attempt<E: Environment>(&mut self, environment: &mut E, stop: Stop) -> NextStep {
         if !mem::replace(&mut self.over, true) {
             self.break_off(environment, None, stop);
         }

@@ -3,13 +3,13 @@
 use core::time::Duration;
 
 use super::destination_state::{DestinationState, Stage};
-use super::{Call, DestinationSlot, Environment, Queued, QueuedBy};
+use super::{Call, Environment, Queued, QueuedBy};
 use crate::destination::Destination;
 use crate::destination::circuit_breaker::CircuitBreakerConfig;
 use crate::destination::outbound::BlockedBy;
 use crate::time::Instant;
 
-impl<L: DestinationSlot> Call<'_, L> {
+impl Call<'_> {
     /// The reason why the next attempt waits; `None` if it does not wait.
     #[must_use]
     pub fn blocked_by(&self) -> Option<BlockedBy> {
@@ -17,25 +17,23 @@ impl<L: DestinationSlot> Call<'_, L> {
     }
 
     pub(super) fn blocked_since(&self) -> Option<(BlockedBy, Instant)> {
-        match self.destination_state.get()?.stage {
+        match self.destination_state.as_ref()?.stage {
             Stage::Waiting { by, since, .. } => Some((by, since)),
             _ => None,
         }
     }
 
     pub(super) fn set_stage(&mut self, stage: Stage) {
-        if let Some(slot) = self.destination_state.slot() {
-            match slot {
-                Some(entered) => entered.stage = stage,
-                // It was rejected on arrival.
-                None => *slot = Some(DestinationState { id: 0, stage }),
-            }
+        match &mut self.destination_state {
+            Some(entered) => entered.stage = stage,
+            // It was rejected on arrival.
+            None => self.destination_state = Some(DestinationState { id: 0, stage }),
         }
     }
 
     /// Reports a change at the destination. `before` held the attempt until now. `now` is `None` if the
     /// call leaves.
-    pub(super) fn report_admission<E: Environment<DestinationSlot = L>>(
+    pub(super) fn report_admission<E: Environment>(
         &self,
         environment: &E,
         before: Option<(BlockedBy, Instant)>,
@@ -50,11 +48,7 @@ impl<L: DestinationSlot> Call<'_, L> {
 
     /// Details for a queued attempt that requests admission again at `until`; `None` if it is not
     /// queued.
-    pub(super) fn queued<E: Environment<DestinationSlot = L>>(
-        &self,
-        environment: &E,
-        until: Instant,
-    ) -> Option<Queued> {
+    pub(super) fn queued<E: Environment>(&self, environment: &E, until: Instant) -> Option<Queued> {
         let (by, since) = self.blocked_since()?;
         let policy = environment.policy();
         let started = self.session.started();

@@ -6,51 +6,9 @@ use crate::call::stop::StopReason;
 use crate::destination::outbound::{BlockedBy, Permit};
 use crate::time::Instant;
 
-/// Storage for the state of a [`Call`](super::Call) at its destination. `()` for a call without one,
-/// which costs no memory and no instructions; otherwise `Option<DestinationState>`.
-pub trait DestinationSlot: Default + sealed::Sealed {
-    /// The state, once the call has reached the destination.
-    #[doc(hidden)]
-    fn get(&self) -> Option<&DestinationState>;
-
-    /// The state, mutable.
-    #[doc(hidden)]
-    fn slot(&mut self) -> Option<&mut Option<DestinationState>>;
-}
-
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for () {}
-    impl Sealed for Option<super::DestinationState> {}
-}
-
-impl DestinationSlot for () {
-    #[inline]
-    fn get(&self) -> Option<&DestinationState> {
-        None
-    }
-
-    #[inline]
-    fn slot(&mut self) -> Option<&mut Option<DestinationState>> {
-        None
-    }
-}
-
-impl DestinationSlot for Option<DestinationState> {
-    #[inline]
-    fn get(&self) -> Option<&DestinationState> {
-        self.as_ref()
-    }
-
-    #[inline]
-    fn slot(&mut self) -> Option<&mut Option<DestinationState>> {
-        Some(self)
-    }
-}
-
 /// State of a call at a destination that it has reached.
 #[derive(Debug)]
-pub struct DestinationState {
+pub(super) struct DestinationState {
     /// Its id there.
     pub(super) id: u64,
     pub(super) stage: Stage,

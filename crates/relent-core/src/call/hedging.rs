@@ -1,8 +1,7 @@
 //! Hedging: concurrent attempts of a call.
 
 use super::{
-    Attempt, Call, CallPermit, CallWork, DestinationSlot, Environment, UNREAD_CLOCK, budget,
-    refundable_budget,
+    Attempt, Call, CallPermit, CallWork, Environment, UNREAD_CLOCK, budget, refundable_budget,
 };
 use crate::call::race::{Race, RaceOutcome};
 use crate::call::session::decision::Decision;
@@ -38,9 +37,9 @@ impl RaceAttempt {
     }
 }
 
-impl<L: DestinationSlot> Call<'_, L> {
+impl Call<'_> {
     /// Begins the admitted attempt, which hedges may join.
-    pub fn begin_race<E: Environment<DestinationSlot = L>>(
+    pub fn begin_race<E: Environment>(
         &mut self,
         environment: &mut E,
         hedge: &Hedge,
@@ -76,10 +75,7 @@ impl<L: DestinationSlot> Call<'_, L> {
     /// Requests a hedge that is due. It is paid from the budget like a retry, and refunded if the race
     /// ends before [`begin_hedge`](Self::begin_hedge). A hedge never waits: if it is not granted now,
     /// no other joins.
-    pub fn grant_hedge<E: Environment<DestinationSlot = L>>(
-        &mut self,
-        environment: &mut E,
-    ) -> bool {
+    pub fn grant_hedge<E: Environment>(&mut self, environment: &mut E) -> bool {
         self.give_back_hedge_slot(environment);
         let now = self.now(environment);
         let shared = budget(environment);
@@ -102,10 +98,7 @@ impl<L: DestinationSlot> Call<'_, L> {
     }
 
     /// Starts the granted hedge.
-    pub fn begin_hedge<E: Environment<DestinationSlot = L>>(
-        &mut self,
-        environment: &mut E,
-    ) -> RaceAttempt {
+    pub fn begin_hedge<E: Environment>(&mut self, environment: &mut E) -> RaceAttempt {
         let now = self.now(environment);
         let (number, taken) = self.session.on_hedge();
         if let Some(extras) = &mut self.extras {
@@ -127,13 +120,13 @@ impl<L: DestinationSlot> Call<'_, L> {
 
     /// The granted hedge cannot be sent yet. Refunds it; call [`grant_hedge`](Self::grant_hedge) again
     /// when it can.
-    pub fn defer_hedge<E: Environment<DestinationSlot = L>>(&mut self, environment: &mut E) {
+    pub fn defer_hedge<E: Environment>(&mut self, environment: &mut E) {
         self.session.cancel_hedge(refundable_budget(environment));
         self.give_back_hedge_slot(environment);
     }
 
     /// The granted hedge cannot be sent. Refunds it; no other joins.
-    pub fn cancel_hedge<E: Environment<DestinationSlot = L>>(&mut self, environment: &mut E) {
+    pub fn cancel_hedge<E: Environment>(&mut self, environment: &mut E) {
         if let Some(race) = self.race() {
             race.close();
         }
@@ -142,10 +135,7 @@ impl<L: DestinationSlot> Call<'_, L> {
 
     /// Gives back the rate-limit slot of a granted hedge that is not sent now, so that another call can
     /// use it.
-    pub(super) fn give_back_hedge_slot<E: Environment<DestinationSlot = L>>(
-        &mut self,
-        environment: &E,
-    ) {
+    pub(super) fn give_back_hedge_slot<E: Environment>(&mut self, environment: &E) {
         if let Some(extras) = &mut self.extras
             && let Some(permit) = extras.hedge.take()
             && let Some(destination) = environment.destination()
@@ -157,7 +147,7 @@ impl<L: DestinationSlot> Call<'_, L> {
 
     /// An attempt of the race succeeded. `seen` is its result, for the trace. Drop the others, and call
     /// [`race_lost`](Self::race_lost) for each of them before.
-    pub fn race_won<E: Environment<DestinationSlot = L>>(
+    pub fn race_won<E: Environment>(
         &mut self,
         environment: &mut E,
         hedge: &Hedge,
@@ -176,7 +166,7 @@ impl<L: DestinationSlot> Call<'_, L> {
 
     /// An attempt of the race failed. If the race is over, call [`race_lost`](Self::race_lost) for
     /// attempts that still run, then [`failed`](Self::failed) with the deciding failure.
-    pub fn race_failed<E: Environment<DestinationSlot = L>>(
+    pub fn race_failed<E: Environment>(
         &mut self,
         environment: &mut E,
         hedge: &Hedge,
@@ -225,11 +215,7 @@ impl<L: DestinationSlot> Call<'_, L> {
     }
 
     /// The race is over without this attempt, which is dropped.
-    pub fn race_lost<E: Environment<DestinationSlot = L>>(
-        &mut self,
-        environment: &mut E,
-        racer: &RaceAttempt,
-    ) {
+    pub fn race_lost<E: Environment>(&mut self, environment: &mut E, racer: &RaceAttempt) {
         let now = match &self.extras {
             Some(extras) if extras.trace.is_some() => self.now(environment),
             _ => return,

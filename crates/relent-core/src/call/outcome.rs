@@ -1,6 +1,6 @@
 //! Outcomes of attempts, and the decisions after them.
 
-use super::{Call, CallWork, DestinationSlot, Environment, refundable_budget};
+use super::{Call, CallWork, Environment, refundable_budget};
 use crate::call::session::decision::{Decision, DelaySource};
 use crate::call::stop::{Stop, StopReason};
 use crate::destination::attempt_outcome::AttemptOutcome;
@@ -9,10 +9,10 @@ use crate::failure::{Cause, Failure};
 use crate::time::Instant;
 use core::time::Duration;
 
-impl<L: DestinationSlot> Call<'_, L> {
+impl Call<'_> {
     /// The operation succeeded.
     #[inline]
-    pub fn succeeded<E: Environment<DestinationSlot = L>>(&mut self, environment: &mut E) {
+    pub fn succeeded<E: Environment>(&mut self, environment: &mut E) {
         if self.work != CallWork::Nothing {
             self.report_success(environment);
             if self.work == CallWork::Extras {
@@ -23,14 +23,14 @@ impl<L: DestinationSlot> Call<'_, L> {
 
     /// The operation succeeded, and the [trace](Self::take_trace) is not needed: records nothing.
     #[inline]
-    pub fn succeeded_untraced<E: Environment<DestinationSlot = L>>(&mut self, environment: &mut E) {
+    pub fn succeeded_untraced<E: Environment>(&mut self, environment: &mut E) {
         if self.work != CallWork::Nothing {
             self.report_success(environment);
         }
     }
 
     #[inline]
-    fn report_success<E: Environment<DestinationSlot = L>>(&mut self, environment: &mut E) {
+    fn report_success<E: Environment>(&mut self, environment: &mut E) {
         let hears = |there: &&Destination<_>| {
             there
                 .refundable_budget()
@@ -43,11 +43,7 @@ impl<L: DestinationSlot> Call<'_, L> {
 
     /// The operation succeeded. `seen` is the result for the trace: a status, an exit status.
     #[inline]
-    pub fn succeeded_with<E: Environment<DestinationSlot = L>>(
-        &mut self,
-        environment: &mut E,
-        seen: Cause,
-    ) {
+    pub fn succeeded_with<E: Environment>(&mut self, environment: &mut E, seen: Cause) {
         self.succeeded(environment);
         if self.work == CallWork::Extras {
             self.note_seen(seen);
@@ -62,18 +58,14 @@ impl<L: DestinationSlot> Call<'_, L> {
     }
 
     #[cold]
-    fn record_success<E: Environment<DestinationSlot = L>>(&mut self, environment: &E) {
+    fn record_success<E: Environment>(&mut self, environment: &E) {
         let now = self.now(environment);
         self.record(now, None, None);
     }
 
     /// The attempt failed. Returns whether to retry after a delay, or to stop.
     #[inline]
-    pub fn failed<E: Environment<DestinationSlot = L>>(
-        &mut self,
-        environment: &mut E,
-        failure: &Failure,
-    ) -> Decision {
+    pub fn failed<E: Environment>(&mut self, environment: &mut E, failure: &Failure) -> Decision {
         self.failed_unless(environment, failure, || None)
     }
 
@@ -81,7 +73,7 @@ impl<L: DestinationSlot> Call<'_, L> {
     /// know, such as [`StopReason::NotReplayable`]. `unable` is called only if there would be a retry.
     /// So the policy's own reason to stop takes precedence: a permanent failure is not reported as "not
     /// replayable".
-    pub fn failed_unless<E: Environment<DestinationSlot = L>>(
+    pub fn failed_unless<E: Environment>(
         &mut self,
         environment: &mut E,
         failure: &Failure,
@@ -106,7 +98,7 @@ impl<L: DestinationSlot> Call<'_, L> {
 
     /// Like [`failed`](Self::failed), with the caller's own delay instead of the policy's backoff;
     /// `None` ends the retries. Cap, jitter, hints and limits of the policy still apply.
-    pub fn failed_with<E: Environment<DestinationSlot = L>>(
+    pub fn failed_with<E: Environment>(
         &mut self,
         environment: &mut E,
         failure: &Failure,
@@ -119,7 +111,7 @@ impl<L: DestinationSlot> Call<'_, L> {
 
     /// The attempt failed, and the transport ends the call for a reason that the policy cannot know,
     /// such as [`StopReason::NotReplayable`].
-    pub fn failed_for_good<E: Environment<DestinationSlot = L>>(
+    pub fn failed_for_good<E: Environment>(
         &mut self,
         environment: &mut E,
         failure: &Failure,
@@ -135,7 +127,7 @@ impl<L: DestinationSlot> Call<'_, L> {
     /// Ends the attempt that failed: the destination learns of it, `decide` decides, and the decision is
     /// recorded and reported.
     #[inline]
-    fn conclude<E: Environment<DestinationSlot = L>>(
+    fn conclude<E: Environment>(
         &mut self,
         environment: &mut E,
         failure: &Failure,
@@ -166,7 +158,7 @@ impl<L: DestinationSlot> Call<'_, L> {
 
     /// The decision of the session, within the limits of this call.
     #[inline]
-    fn decide<E: Environment<DestinationSlot = L>>(
+    fn decide<E: Environment>(
         &mut self,
         environment: &mut E,
         now: Instant,
@@ -183,7 +175,7 @@ impl<L: DestinationSlot> Call<'_, L> {
     /// retries and the backoff; time limits stay. The destination is up, so the following failure does
     /// not count against it. Call it before the failure; see
     /// [`Session::on_progress`](crate::Session::on_progress).
-    pub fn progressed<E: Environment<DestinationSlot = L>>(&mut self, environment: &mut E) {
+    pub fn progressed<E: Environment>(&mut self, environment: &mut E) {
         let now = self.now(environment);
         self.answered(environment);
         self.session
@@ -197,7 +189,7 @@ impl<L: DestinationSlot> Call<'_, L> {
     /// The call keeps its permit, and its own budget pays. Call it before [`failed`](Self::failed),
     /// whose failure then has [`Hop::Elsewhere`](crate::Hop), or before [`succeeded`](Self::succeeded).
     #[cold]
-    pub fn redirected<E: Environment<DestinationSlot = L>>(
+    pub fn redirected<E: Environment>(
         &mut self,
         environment: &mut E,
         there: &Destination<impl Access>,
@@ -211,7 +203,7 @@ impl<L: DestinationSlot> Call<'_, L> {
     }
 
     /// The caller cancels the call. Refunds a retry that was granted but not started.
-    pub fn cancel<E: Environment<DestinationSlot = L>>(&mut self, environment: &mut E) -> Stop {
+    pub fn cancel<E: Environment>(&mut self, environment: &mut E) -> Stop {
         let stop = Stop::because(StopReason::Cancelled);
         self.break_off(environment, None, stop);
         stop
@@ -220,7 +212,7 @@ impl<L: DestinationSlot> Call<'_, L> {
     /// The transport cannot retry after all, for a reason that the policy cannot know and that showed
     /// only after the delay. Refunds the retry. Report reasons known before the delay with
     /// [`failed_unless`](Self::failed_unless).
-    pub fn abandon_retry<E: Environment<DestinationSlot = L>>(
+    pub fn abandon_retry<E: Environment>(
         &mut self,
         environment: &mut E,
         failure: &Failure,
@@ -234,7 +226,7 @@ impl<L: DestinationSlot> Call<'_, L> {
 
     /// The call ends for another reason than a failed attempt: returns everything it has acquired, and
     /// reports it.
-    pub(super) fn break_off<E: Environment<DestinationSlot = L>>(
+    pub(super) fn break_off<E: Environment>(
         &mut self,
         environment: &mut E,
         failure: Option<&Failure>,

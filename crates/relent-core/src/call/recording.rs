@@ -1,14 +1,14 @@
 //! Trace of the attempts of a call.
 
 use super::extras::Extras;
-use super::{Call, CallWork, DestinationSlot};
+use super::{Call, CallWork};
 use crate::call::session::decision::Decision;
 use crate::call::stop::Stop;
 use crate::call::trace::{Trace, TraceEntry};
 use crate::failure::Failure;
 use crate::time::Instant;
 
-impl<'w, L: DestinationSlot> Call<'w, L> {
+impl<'w> Call<'w> {
     /// The extras, with the trace if one was requested.
     pub(super) fn extras(&mut self) -> Option<&mut Extras<'w>> {
         self.begin_trace();

@@ -3,27 +3,23 @@
 use core::mem;
 
 use super::destination_state::Stage;
-use super::{Call, DestinationSlot, Environment, refundable_budget};
+use super::{Call, Environment, refundable_budget};
 use crate::destination::attempt_outcome::AttemptOutcome;
 use crate::destination::circuit_breaker::{BreakerOutcome, Waiter};
 use crate::destination::outbound::{BlockedBy, Permit};
 use crate::failure::Failure;
 use crate::time::Instant;
 
-impl<L: DestinationSlot> Call<'_, L> {
+impl Call<'_> {
     /// The destination responded, whatever the result.
     #[inline]
-    pub fn answered<E: Environment<DestinationSlot = L>>(&mut self, environment: &E) {
+    pub fn answered<E: Environment>(&mut self, environment: &E) {
         self.end_stage(environment, &AttemptOutcome::SUCCESS);
     }
 
     /// The running attempt is over, or the call goes away.
     #[inline]
-    pub(super) fn end_stage<E: Environment<DestinationSlot = L>>(
-        &mut self,
-        environment: &E,
-        ended: &AttemptOutcome,
-    ) {
+    pub(super) fn end_stage<E: Environment>(&mut self, environment: &E, ended: &AttemptOutcome) {
         if !self.has_left() {
             self.end_there(environment, ended);
         }
@@ -32,7 +28,7 @@ impl<L: DestinationSlot> Call<'_, L> {
     /// Whether the destination holds nothing of this call that has to be released.
     #[inline]
     pub(super) fn has_left(&self) -> bool {
-        match self.destination_state.get() {
+        match &self.destination_state {
             None => true,
             Some(entered) => matches!(
                 entered.stage,
@@ -42,23 +38,15 @@ impl<L: DestinationSlot> Call<'_, L> {
     }
 
     #[inline(never)]
-    fn end_there<E: Environment<DestinationSlot = L>>(
-        &mut self,
-        environment: &E,
-        ended: &AttemptOutcome,
-    ) {
+    fn end_there<E: Environment>(&mut self, environment: &E, ended: &AttemptOutcome) {
         let before = self.blocked_since();
         self.leave_there(environment, ended);
         self.report_admission(environment, before, None);
     }
 
-    fn leave_there<E: Environment<DestinationSlot = L>>(
-        &mut self,
-        environment: &E,
-        ended: &AttemptOutcome,
-    ) {
-        let (Some(destination), Some(Some(entered))) =
-            (environment.destination(), self.destination_state.slot())
+    fn leave_there<E: Environment>(&mut self, environment: &E, ended: &AttemptOutcome) {
+        let (Some(destination), Some(entered)) =
+            (environment.destination(), &mut self.destination_state)
         else {
             return;
         };
@@ -85,7 +73,7 @@ impl<L: DestinationSlot> Call<'_, L> {
     }
 
     #[inline(never)]
-    pub(super) fn failed_there<E: Environment<DestinationSlot = L>>(
+    pub(super) fn failed_there<E: Environment>(
         &mut self,
         environment: &E,
         now: Instant,
@@ -95,8 +83,8 @@ impl<L: DestinationSlot> Call<'_, L> {
             return;
         };
         let before = self.blocked_since();
-        let stage = self.destination_state.slot().and_then(Option::as_mut);
-        let permit = stage.and_then(|entered| entered.stage.take_permit(Permit::has_begun));
+        let state = self.destination_state.as_mut();
+        let permit = state.and_then(|entered| entered.stage.take_permit(Permit::has_begun));
         let started = permit.as_ref().map_or(now, Permit::started);
         let mut outcome = AttemptOutcome::of(failure);
         if permit.is_some()
@@ -116,7 +104,7 @@ impl<L: DestinationSlot> Call<'_, L> {
     /// Whether the call's deadline cut the attempt off before half of its normal time limit. That is no
     /// evidence about the destination: a queued request that starts in its last milliseconds would
     /// count as a timeout, and keep the breaker from releasing others.
-    fn had_little_time<E: Environment<DestinationSlot = L>>(
+    fn had_little_time<E: Environment>(
         &self,
         environment: &E,
         now: Instant,
@@ -139,14 +127,14 @@ impl<L: DestinationSlot> Call<'_, L> {
     /// The call goes away without an outcome, as when a future is dropped. Returns what it was granted,
     /// and leaves its destination. Does nothing if it is over.
     #[inline]
-    pub fn leave<E: Environment<DestinationSlot = L>>(&mut self, environment: &E) {
+    pub fn leave<E: Environment>(&mut self, environment: &E) {
         if environment.destination().is_some() && self.holds() {
             self.leave_now(environment);
         }
     }
 
     #[inline(never)]
-    fn leave_now<E: Environment<DestinationSlot = L>>(&mut self, environment: &E) {
+    fn leave_now<E: Environment>(&mut self, environment: &E) {
         self.end_stage(environment, &AttemptOutcome::UNKNOWN);
         self.session.on_cancel(refundable_budget(environment));
         self.give_back_hedge_slot(environment);

@@ -81,64 +81,53 @@ struct TestEnvironment<'t> {
     events: RefCell<Vec<Event>>,
 }
 
-macro_rules! environment {
-    ($name:ident, $place:ty, $there:expr) => {
-        struct $name<'t>(TestEnvironment<'t>);
+impl Environment for TestEnvironment<'_> {
+    type Access = OneThread;
+    type Random = FixedRandom;
 
-        impl Environment for $name<'_> {
-            type DestinationSlot = $place;
-            type Access = OneThread;
-            type Random = FixedRandom;
-
-            fn policy(&self) -> &Policy {
-                self.0.policy
-            }
-            fn destination(&self) -> Option<&There> {
-                let there: fn(&TestEnvironment<'_>) -> bool = $there;
-                self.0.there.filter(|_| there(&self.0))
-            }
-            fn parts(&mut self) -> (&Policy, Option<&Budget>, &mut FixedRandom) {
-                let budget = self.0.there.and_then(Destination::budget);
-                (self.0.policy, budget, &mut self.0.random)
-            }
-            fn now(&self) -> Instant {
-                self.0.clock.reads.set(self.0.clock.reads.get() + 1);
-                Instant::from_nanos(self.0.clock.nanos.get())
-            }
-            fn answer_by(&self) -> Instant {
-                self.0.answer_by.get()
-            }
-            fn on_attempt(&self, number: u32) {
-                self.0.events.borrow_mut().push(Event::Attempt(number));
-            }
-            fn on_failure(&self, _: &Failure) {
-                self.0.events.borrow_mut().push(Event::Failure);
-            }
-            fn on_decision(&self, _: u32, _: &Failure, decision: &Decision) {
-                self.0.events.borrow_mut().push(match decision {
-                    Decision::Retry { .. } => Event::Retry,
-                    Decision::Stop(stop) => Event::Stop(stop.reason),
-                });
-            }
-            fn on_stop(&self, _: u32, _: Option<&Failure>, reason: StopReason) {
-                self.0.events.borrow_mut().push(Event::Stop(reason));
-            }
-        }
-    };
+    fn policy(&self) -> &Policy {
+        self.policy
+    }
+    fn destination(&self) -> Option<&There> {
+        self.there
+    }
+    fn parts(&mut self) -> (&Policy, Option<&Budget>, &mut FixedRandom) {
+        let budget = self.there.and_then(Destination::budget);
+        (self.policy, budget, &mut self.random)
+    }
+    fn now(&self) -> Instant {
+        self.clock.reads.set(self.clock.reads.get() + 1);
+        Instant::from_nanos(self.clock.nanos.get())
+    }
+    fn answer_by(&self) -> Instant {
+        self.answer_by.get()
+    }
+    fn on_attempt(&self, number: u32) {
+        self.events.borrow_mut().push(Event::Attempt(number));
+    }
+    fn on_failure(&self, _: &Failure) {
+        self.events.borrow_mut().push(Event::Failure);
+    }
+    fn on_decision(&self, _: u32, _: &Failure, decision: &Decision) {
+        self.events.borrow_mut().push(match decision {
+            Decision::Retry { .. } => Event::Retry,
+            Decision::Stop(stop) => Event::Stop(stop.reason),
+        });
+    }
+    fn on_stop(&self, _: u32, _: Option<&Failure>, reason: StopReason) {
+        self.events.borrow_mut().push(Event::Stop(reason));
+    }
 }
 
-environment!(WithoutDestination, (), |_| false);
-environment!(At, Option<DestinationState>, |_| true);
-
-fn without_destination<'t>(policy: &'t Policy, clock: &'t ManualClock) -> WithoutDestination<'t> {
-    WithoutDestination(shell(policy, None, clock))
+fn without_destination<'t>(policy: &'t Policy, clock: &'t ManualClock) -> TestEnvironment<'t> {
+    environment(policy, None, clock)
 }
 
-fn at<'t>(policy: &'t Policy, there: &'t There, clock: &'t ManualClock) -> At<'t> {
-    At(shell(policy, Some(there), clock))
+fn at<'t>(policy: &'t Policy, there: &'t There, clock: &'t ManualClock) -> TestEnvironment<'t> {
+    environment(policy, Some(there), clock)
 }
 
-fn shell<'t>(
+fn environment<'t>(
     policy: &'t Policy,
     there: Option<&'t There>,
     clock: &'t ManualClock,
@@ -157,16 +146,16 @@ fn policy() -> PolicyBuilder {
     Policy::builder(Backoff::constant(SECOND)).jitter(Jitter::None)
 }
 
-fn start<E: Environment>(call: &mut Call<'_, E::DestinationSlot>, environment: &mut E) -> Attempt {
+fn start<E: Environment>(call: &mut Call<'_>, environment: &mut E) -> Attempt {
     let permit = call.next(environment, None).permit().unwrap();
     call.begin(environment, permit).0
 }
 
-fn traced<E: Environment>(environment: &E) -> Call<'static, E::DestinationSlot> {
+fn traced<E: Environment>(environment: &E) -> Call<'static> {
     Call::new(CallOptions::new().traced(), environment)
 }
 
-fn entries<L: DestinationSlot>(call: &mut Call<'_, L>) -> Vec<TraceEntry> {
+fn entries(call: &mut Call<'_>) -> Vec<TraceEntry> {
     call.take_trace().unwrap().entries().copied().collect()
 }
 
@@ -196,7 +185,7 @@ fn a_late_timer_starts_no_attempt_after_a_time_limit() {
         assert_eq!(trace.len(), 1);
         assert_eq!(stop_of(&trace[0]), Some(reason));
         assert_eq!(
-            without_destination.0.events.borrow().last(),
+            without_destination.events.borrow().last(),
             Some(&Event::Stop(reason))
         );
 
@@ -268,7 +257,7 @@ fn an_unpaid_retry_is_queued_even_at_a_healthy_destination() {
         let policy = policy.build().unwrap();
         let (there, clock) = (there(&policy), ManualClock::default());
         let mut at = at(&policy, &there, &clock);
-        let others = |at: &mut At<'_>, count| {
+        let others = |at: &mut TestEnvironment<'_>, count| {
             for _ in 0..count {
                 let mut call = Call::new(CallOptions::new(), at);
                 start(&mut call, at);
@@ -337,7 +326,7 @@ fn giving_up_before_an_attempt_is_reported_once_and_ends_the_trace() {
             assert!(stop.retry_at.is_some());
         }
         assert!(there.budget().unwrap().balance() >= balance);
-        let events = at.0.events.borrow().clone();
+        let events = at.events.borrow().clone();
         let stop = Event::Stop(StopReason::RetryLater);
         assert_eq!(
             events,
@@ -481,7 +470,7 @@ fn the_deciding_failure_of_a_race_is_reported_once() {
     };
     assert!(!latest);
     call.failed(&mut without_destination, &failure);
-    let failures = without_destination.0.events.borrow();
+    let failures = without_destination.events.borrow();
     let failures = failures.iter().filter(|events| **events == Event::Failure);
     assert_eq!(failures.count(), 2);
     assert_eq!(entries(&mut call).len(), 2);
@@ -565,8 +554,7 @@ fn an_attempt_without_enough_time_is_no_timeout_for_the_breaker() {
 
 #[test]
 fn a_call_takes_at_most_112_bytes() {
-    assert!(size_of::<Call<'_, ()>>() <= 80);
-    assert!(size_of::<Call<'_, Option<DestinationState>>>() <= 112);
+    assert!(size_of::<Call<'_>>() <= 112);
 }
 
 /// The breaker receives a response, and nothing if the call goes away.
@@ -660,7 +648,7 @@ fn a_queued_request_is_identified_by_its_first_deadline() {
     let mut call = Call::new(CallOptions::new(), &at);
     for (asks, more) in (0..3).zip([10, 20, 5]) {
         let now = Instant::from_nanos(clock.nanos.get());
-        at.0.answer_by.set(now.saturating_add(more * SECOND));
+        at.answer_by.set(now.saturating_add(more * SECOND));
         assert!(matches!(call.next(&mut at, None), NextStep::Wait { .. }));
         assert_eq!(queued(), 1, "{asks}");
         clock.advance(SECOND / 100);

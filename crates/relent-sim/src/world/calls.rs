@@ -4,9 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use relent_core::call::{
-    Call, CallOptions, DestinationState, Environment, NextStep, RaceAttempt, RaceOutcome,
-};
+use relent_core::call::{Call, CallOptions, Environment, NextStep, RaceAttempt, RaceOutcome};
 use relent_core::destination::{Budget, Destination, Hedge};
 use relent_core::{
     Cause, Decision, Failure, Hint, HintSource, Instant, Network, Policy, Repeatable,
@@ -33,7 +31,6 @@ struct Step<'a> {
 }
 
 impl Environment for Step<'_> {
-    type DestinationSlot = Option<DestinationState>;
     type Access = OneThread;
     type Random = Stream;
 
@@ -138,7 +135,7 @@ impl World<'_> {
         &mut self,
         now: u64,
         index: u32,
-        step: impl FnOnce(&mut Call<'static, Option<DestinationState>>, &mut Step<'_>) -> T,
+        step: impl FnOnce(&mut Call<'static>, &mut Step<'_>) -> T,
     ) -> T {
         let deadline = self.deadline(index);
         let Client {

@@ -84,7 +84,7 @@ struct World<'t> {
     there: &'t There,
     policies: &'t [Policy],
     clock: &'t ManualClock,
-    callers: Vec<Option<(Call<'static, Option<DestinationState>>, At<'t>)>>,
+    callers: Vec<Option<(Call<'static>, TestEnvironment<'t>)>>,
 }
 
 impl<'t> World<'t> {
@@ -198,15 +198,15 @@ impl<'t> World<'t> {
     }
 }
 
-fn next(call: &mut Call<'static, Option<DestinationState>>, at: &mut At<'_>) -> String {
+fn next(call: &mut Call<'static>, at: &mut TestEnvironment<'_>) -> String {
     match call.next(at, None) {
         NextStep::Start(permit) => format!("{:?}", call.begin(at, permit)),
         next => format!("{next:?}"),
     }
 }
 
-impl Call<'static, Option<DestinationState>> {
-    fn leave_for_good(mut self, at: &At<'_>) {
+impl Call<'static> {
+    fn leave_for_good(mut self, at: &TestEnvironment<'_>) {
         self.leave(at);
     }
 }

@@ -21,8 +21,7 @@ fn has_slot(there: &There, clock: &ManualClock) -> bool {
 
 #[test]
 fn an_unsent_hedge_returns_its_rate_limit_slot() {
-    type EndOfHedge =
-        fn(&mut Call<'static, Option<DestinationState>>, &mut At<'_>, &Hedge, &RaceAttempt);
+    type EndOfHedge = fn(&mut Call<'static>, &mut TestEnvironment<'_>, &Hedge, &RaceAttempt);
     let ends: [(&str, EndOfHedge); 7] = [
         ("put off", |call, at, _, _| call.defer_hedge(at)),
         ("called off", |call, at, _, _| call.cancel_hedge(at)),

@@ -17,8 +17,8 @@ enum State {
 }
 
 struct Caller<'t> {
-    call: Call<'static, Option<DestinationState>>,
-    at: At<'t>,
+    call: Call<'static>,
+    at: TestEnvironment<'t>,
     state: State,
     begun: u32,
     /// Its retries that were paid for and have begun.
@@ -70,7 +70,7 @@ fn failure(how: u8) -> Failure {
 
 impl Caller<'_> {
     fn stops_told(&self) -> usize {
-        let events = self.at.0.events.borrow();
+        let events = self.at.events.borrow();
         let stops = events
             .iter()
             .filter(|events| matches!(events, Event::Stop(_)));
@@ -155,7 +155,7 @@ fn run(policies: &[Policy], steps: &[Step], exact: bool) {
         let Caller { call, at, .. } = caller;
         match (step, &caller.state) {
             (Step::Next(_), State::Between) => {
-                let last_start = call.session.last_start(at.0.policy);
+                let last_start = call.session.last_start(at.policy);
                 match call.next(at, None) {
                     NextStep::Start(permit) => {
                         let now = Instant::from_nanos(clock.nanos.get());
@@ -217,7 +217,7 @@ fn run(policies: &[Policy], steps: &[Step], exact: bool) {
             _ => {}
         }
         caller.look_at_trace();
-        assert!(caller.stops_told() <= 1, "{:?}", caller.at.0.events);
+        assert!(caller.stops_told() <= 1, "{:?}", caller.at.events);
         if let State::Over = caller.state {
             assert!(!caller.call.holds(), "what is over holds nothing");
             if let (1, Some(last)) = (caller.stops_told(), caller.trace.last()) {

@@ -83,7 +83,7 @@ fn tokens_are_refunded_after_a_reload_removed_the_budget() {
     let began = policy().budget(still(5.0)).build().unwrap();
     let (there, clock) = (there(&began), ManualClock::default());
     let mut at = at(&began, &there, &clock);
-    let waits = |at: &mut At<'_>| {
+    let waits = |at: &mut TestEnvironment<'_>| {
         let mut call = Call::new(CallOptions::new(), at);
         start(&mut call, at);
         assert!(call.failed(at, &Failure::ambiguous()).stop().is_none());
