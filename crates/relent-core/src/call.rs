@@ -163,57 +163,6 @@ impl Attempt {
     }
 }
 
-/// Options of a [`Call`].
-#[derive(Debug)]
-pub struct CallOptions<'w> {
-    repeatable: Repeatable,
-    traced: bool,
-    extras: Option<Box<Extras<'w>>>,
-}
-
-impl<'w> CallOptions<'w> {
-    /// Options for an operation that may run twice without harm, without a trace, with the delays of
-    /// the policy.
-    #[inline]
-    #[must_use]
-    pub const fn new() -> Self {
-        Self {
-            repeatable: Repeatable::Yes,
-            traced: false,
-            extras: None,
-        }
-    }
-
-    /// Whether the operation may run twice without harm. A `bool` is the caller's decision, which
-    /// overrides the policy; [`Repeatable::known`] is for detected facts.
-    #[must_use]
-    pub fn repeatable(mut self, repeatable: impl Into<Repeatable>) -> Self {
-        self.repeatable = repeatable.into();
-        self
-    }
-
-    /// Keeps a trace of every attempt.
-    #[must_use]
-    pub const fn traced(mut self) -> Self {
-        self.traced = true;
-        self
-    }
-
-    /// Takes the delays from an iterator instead of the policy's backoff; its end ends the retries.
-    /// Cap, jitter, hints and limits of the policy still apply.
-    #[must_use]
-    pub fn waits(mut self, waits: impl Iterator<Item = Duration> + Send + 'w) -> Self {
-        self.extras.get_or_insert_default().waits = Some(Box::new(waits));
-        self
-    }
-}
-
-impl Default for CallOptions<'_> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 /// One operation over its attempts: its [`Session`], its state at the destination, and optionally a
 /// trace and a race of hedges.
 ///
@@ -228,7 +177,7 @@ impl Default for CallOptions<'_> {
 /// use core::convert::Infallible;
 /// use core::time::Duration;
 /// use relent_core::{Backoff, Decision, FixedRandom, Failure, Instant, Policy};
-/// use relent_core::call::{Call, CallOptions, Environment, NextStep};
+/// use relent_core::call::{Call, Environment, NextStep};
 /// use relent_core::destination::{Budget, Destination};
 ///
 /// struct Alone(Policy, FixedRandom);
@@ -253,7 +202,7 @@ impl Default for CallOptions<'_> {
 ///
 /// let policy = Policy::builder(Backoff::constant(Duration::from_secs(1))).max_retries(1).build()?;
 /// let mut alone = Alone(policy, FixedRandom::at(1.0));
-/// let mut call = Call::new(CallOptions::new(), &alone);
+/// let mut call = Call::new(&alone);
 /// let NextStep::Start(permit) = call.next(&mut alone, None) else {
 ///     unreachable!("nobody has to be asked");
 /// };
@@ -289,6 +238,19 @@ enum CallWork {
     Extras,
 }
 
+impl CallWork {
+    #[inline]
+    fn of(environment: &impl Environment) -> Self {
+        if environment.policy().needs_time() {
+            Self::Clock
+        } else if environment.destination().is_some() {
+            Self::Destination
+        } else {
+            Self::Nothing
+        }
+    }
+}
+
 /// Whether all failures so far were attempt timeouts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Timeouts {
@@ -298,47 +260,50 @@ enum Timeouts {
 }
 
 impl<'w> Call<'w> {
-    /// A call that begins when its clock is first read.
+    /// A call of an operation that may run twice without harm. It begins when its clock is first read.
     #[inline]
-    pub fn new(options: CallOptions<'w>, environment: &impl Environment) -> Self {
-        Self::begun(UNREAD_CLOCK, options, environment)
+    pub fn new(environment: &impl Environment) -> Self {
+        Self::begun(UNREAD_CLOCK, environment)
     }
 
     /// A call that began at this instant.
     #[inline]
-    pub fn begun(at: Instant, options: CallOptions<'w>, environment: &impl Environment) -> Self {
-        let CallOptions {
-            repeatable,
-            traced,
-            mut extras,
-        } = options;
-        if let Some(extras) = &mut extras
-            && traced
-        {
-            extras.trace = Some(Trace::new());
-        }
-        let mut session = Session::new(at, true);
-        session.set_repeatable(repeatable);
-        let work = if extras.is_some() || traced {
-            CallWork::Extras
-        } else if environment.policy().needs_time() {
-            CallWork::Clock
-        } else if environment.destination().is_some() {
-            CallWork::Destination
-        } else {
-            CallWork::Nothing
-        };
+    pub fn begun(at: Instant, environment: &impl Environment) -> Self {
         Self {
-            session,
+            session: Session::new(at, true),
             destination_state: None,
-            work,
+            work: CallWork::of(environment),
             over: false,
             timeouts: Timeouts::None,
-            extras,
+            extras: None,
         }
     }
 
-    /// See [`Session::set_repeatable`].
+    /// Adapts to another policy or destination of the environment, before the first attempt.
+    #[inline]
+    pub fn set_environment(&mut self, environment: &impl Environment) {
+        if self.work != CallWork::Extras {
+            self.work = CallWork::of(environment);
+        }
+    }
+
+    /// Keeps a trace of every attempt. Call it before the first attempt.
+    pub fn set_traced(&mut self) {
+        self.work = CallWork::Extras;
+        if let Some(extras) = &mut self.extras {
+            extras.trace = Some(Trace::new());
+        }
+    }
+
+    /// Takes the delays from an iterator instead of the policy's backoff; its end ends the retries.
+    /// Cap, jitter, hints and limits of the policy still apply. Call it before the first attempt.
+    pub fn set_waits(&mut self, waits: impl Iterator<Item = Duration> + Send + 'w) {
+        self.begin_trace();
+        self.work = CallWork::Extras;
+        self.extras.get_or_insert_default().waits = Some(Box::new(waits));
+    }
+
+    /// Sets whether the operation may run twice without harm; see [`Session::set_repeatable`].
     pub const fn set_repeatable(&mut self, repeatable: Repeatable) {
         self.session.set_repeatable(repeatable);
     }

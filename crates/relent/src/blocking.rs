@@ -101,7 +101,7 @@ where
     /// As for [`blocking::retry`](crate::blocking::retry).
     #[inline]
     pub fn run(self) -> Result<C::Success, GaveUp<C::Last>> {
-        let (Blocking(mut operation, _), mut classify, mut driver) = self.start()?;
+        let (Blocking(mut operation, _), mut classify, mut driver) = self.into_parts();
         let mut last = None;
         let stop = loop {
             if driver.clock().is_cancelled() {

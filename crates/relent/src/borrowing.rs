@@ -34,7 +34,7 @@ where
     /// # Errors
     /// As for [`retry`](crate::retry).
     pub async fn run(self) -> Result<C::Success, GaveUp<C::Last>> {
-        let (operation, classify, driver) = self.start()?;
+        let (operation, classify, driver) = self.into_parts();
         let Async {
             operation: Borrowing(mut operation, _),
             interrupt,
@@ -67,7 +67,7 @@ where
     /// # Errors
     /// As for [`retry`](crate::retry).
     pub async fn run(self) -> Result<C::Success, GaveUp<C::Last>> {
-        let (operation, classify, driver) = self.start()?;
+        let (operation, classify, driver) = self.into_parts();
         let Async {
             operation:
                 OnState {

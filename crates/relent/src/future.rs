@@ -165,9 +165,7 @@ where
         seen: bool,
     ) -> Poll<Result<C::Success, Stop>> {
         let mut this = self.project();
-        let Some(driver) = this.phase.driver() else {
-            return Poll::Pending;
-        };
+        let driver = this.driver;
         let stop = loop {
             match this.operation.poll_interrupt(context) {
                 Poll::Pending => {}
@@ -277,9 +275,8 @@ where
     /// The last error and the summary of a call that ended.
     fn end(self: Pin<&mut Self>, stop: Option<Stop>) -> (Option<C::Last>, Summary) {
         let this = self.project();
-        let summary = this.phase.driver().map(|driver| driver.summary(stop));
         let last = this.last.take().and_then(C::into_error);
-        (last, summary.unwrap_or_default())
+        (last, this.driver.summary(stop))
     }
 }
 

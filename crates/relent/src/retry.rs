@@ -11,12 +11,10 @@ use crate::classify::{AnyError, ByError, ByOutcome, ByRetryableError, Classify, 
 use crate::clock::Clock;
 use crate::destination::Destination;
 use crate::driver::{Driver, DriverBuilder};
-use crate::gave_up::GaveUp;
 use crate::hook::{Hook, Notice, Notify};
 use crate::interrupt::{Activity, Both, CancelOn, Interrupt, OnActivity};
 use crate::operation::{Async, Borrowing, BoxFuture, OnState, Operation, Plain, WithAttempt};
-use crate::state::{Phase, State};
-use crate::summary::Summary;
+use crate::state::State;
 use crate::timer::Timer;
 
 /// The clock that [`retry`] uses: tokio's. Without the feature `tokio` and in a browser it is
@@ -219,7 +217,7 @@ pin_project! {
     {
         pub(crate) operation: O,
         pub(crate) classify: C,
-        pub(crate) phase: Phase<'p, K>,
+        pub(crate) driver: Driver<'p, K>,
         // The outcome of the last attempt that failed by itself.
         pub(crate) last: Option<O::Outcome>,
         // One timer for waits and attempt limits, created at its first use and reused.
@@ -234,20 +232,19 @@ pin_project! {
 
 impl<'p, O: Operation, K: Clock> Retry<'p, O, AnyError, K> {
     #[inline]
-    pub(crate) const fn new(policy: &'p Policy, operation: O, clock: K) -> Self {
-        let settings = Driver::builder(policy, clock);
-        Self::with(operation, AnyError, Phase::Settings(settings))
+    pub(crate) fn new(policy: &'p Policy, operation: O, clock: K) -> Self {
+        Self::with(operation, AnyError, Driver::builder(policy, clock).start())
     }
 }
 
 impl<'p, O: Operation, C, K: Clock> Retry<'p, O, C, K> {
     /// A call that has not started.
     #[inline]
-    const fn with(operation: O, classify: C, phase: Phase<'p, K>) -> Self {
+    const fn with(operation: O, classify: C, driver: Driver<'p, K>) -> Self {
         Self {
             operation,
             classify,
-            phase,
+            driver,
             last: None,
             timer: Timer::new(),
             state: State::Ready,
@@ -261,22 +258,21 @@ impl<'p, O: Operation, C, K: Clock> Retry<'p, O, C, K> {
         self,
         change: impl FnOnce(DriverBuilder<'p, K>) -> DriverBuilder<'p, K2>,
     ) -> Retry<'p, O, C, K2> {
-        Retry::with(self.operation, self.classify, self.phase.set(change))
+        let driver = change(DriverBuilder(self.driver)).start();
+        Retry::with(self.operation, self.classify, driver)
     }
 
     /// Uses this destination and its policy.
     #[inline]
-    pub(crate) fn by_destination(self, destination: &'p Destination) -> Self {
-        self.set(|settings| settings.by_destination(destination))
+    pub(crate) fn by_destination(mut self, destination: &'p Destination) -> Self {
+        self.driver.set_by_destination(destination);
+        self
     }
 
-    /// Starts the call, for a form that runs it at once. Never fails.
+    /// The parts of a call that a form without a future runs.
     #[inline]
-    pub(crate) fn start<L>(self) -> Result<(O, C, Driver<'p, K>), GaveUp<L>> {
-        match self.phase.into_driver() {
-            Some(driver) => Ok((self.operation, self.classify, driver)),
-            None => Err(GaveUp::new(None, Summary::default())),
-        }
+    pub(crate) fn into_parts(self) -> (O, C, Driver<'p, K>) {
+        (self.operation, self.classify, self.driver)
     }
 }
 
@@ -409,7 +405,7 @@ impl<'p, O: Operation, K: Clock> Retry<'p, O, AnyError, K> {
     /// Classifies outcomes with your own [`Classify`].
     #[inline]
     pub fn classify_with<C: Classify<O::Outcome>>(self, classify: C) -> Retry<'p, O, C, K> {
-        Retry::with(self.operation, classify, self.phase)
+        Retry::with(self.operation, classify, self.driver)
     }
 }
 
@@ -449,7 +445,7 @@ impl<'p, O: Operation, C, K: Clock> Retry<'p, O, C, K> {
             classify: self.classify,
             hook,
         };
-        Retry::with(self.operation, classify, self.phase)
+        Retry::with(self.operation, classify, self.driver)
     }
 
     /// Sends the attempts to this destination, which its callers share. Retries are paid from its
@@ -495,8 +491,9 @@ impl<'p, O: Operation, C, K: Clock> Retry<'p, O, C, K> {
     /// # Ok::<(), relent::GaveUp<std::io::Error>>(())
     /// ```
     #[inline]
-    pub fn maybe_destination(self, destination: Option<&'p Destination>) -> Self {
-        self.set(|settings| settings.maybe_destination(destination))
+    pub fn maybe_destination(mut self, destination: Option<&'p Destination>) -> Self {
+        self.driver.set_destination(destination);
+        self
     }
 
     /// Keeps a [`Trace`](crate::trace::Trace) of every attempt for the result.
@@ -577,18 +574,14 @@ impl<'p, O: Operation, X: Interrupt, C, K: Clock> Retry<'p, Async<O, X>, C, K> {
             operation,
             interrupt: Both { first, second },
         };
-        Retry::with(operation, self.classify, self.phase)
+        Retry::with(operation, self.classify, self.driver)
     }
 }
 
 impl<O: Operation, C, K: Clock> fmt::Debug for Retry<'_, O, C, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut call = f.debug_struct("Retry");
-        match &self.phase {
-            Phase::Settings(settings) => call.field("settings", settings),
-            Phase::Call(driver) => call.field("driver", driver),
-            Phase::Starting => &mut call,
-        };
-        call.finish_non_exhaustive()
+        f.debug_struct("Retry")
+            .field("driver", &self.driver)
+            .finish_non_exhaustive()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use relent_core::call::{Call, CallOptions, Environment};
+use relent_core::call::{Call, Environment};
 use relent_core::destination::{Budget, Destination};
 use relent_core::{Decision, Failure, Instant, Policy, Random};
 
@@ -171,7 +171,7 @@ impl<'p, K: Clock> Ticks<'p, K, SessionRandom> {
             random: SessionRandom::new(),
         };
         Self {
-            call: Call::new(CallOptions::new(), &environment),
+            call: Call::new(&environment),
             environment,
             due,
         }

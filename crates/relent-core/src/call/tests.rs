@@ -152,7 +152,9 @@ fn start<E: Environment>(call: &mut Call<'_>, environment: &mut E) -> Attempt {
 }
 
 fn traced<E: Environment>(environment: &E) -> Call<'static> {
-    Call::new(CallOptions::new().traced(), environment)
+    let mut call = Call::new(environment);
+    call.set_traced();
+    call
 }
 
 fn entries(call: &mut Call<'_>) -> Vec<TraceEntry> {
@@ -191,7 +193,7 @@ fn a_late_timer_starts_no_attempt_after_a_time_limit() {
 
         let there = there(&policy);
         let mut at = at(&policy, &there, &clock);
-        let mut call = Call::new(CallOptions::new(), &at);
+        let mut call = Call::new(&at);
         start(&mut call, &mut at);
         call.failed(&mut at, &Failure::ambiguous());
         clock.advance(6 * SECOND);
@@ -204,7 +206,7 @@ fn the_last_instant_of_a_time_limit_is_in_time() {
     let policy = policy().max_elapsed(SECOND).build().unwrap();
     let clock = ManualClock::default();
     let mut without_destination = without_destination(&policy, &clock);
-    let mut call = Call::new(CallOptions::new(), &without_destination);
+    let mut call = Call::new(&without_destination);
     start(&mut call, &mut without_destination);
     call.failed(&mut without_destination, &Failure::ambiguous());
     clock.advance(SECOND);
@@ -216,12 +218,12 @@ fn without_a_time_limit_no_clock_is_read_before_a_failure() {
     let policy = policy().build().unwrap();
     let clock = ManualClock::default();
     let mut without_destination = without_destination(&policy, &clock);
-    let mut call = Call::new(CallOptions::new(), &without_destination);
+    let mut call = Call::new(&without_destination);
     start(&mut call, &mut without_destination);
     call.succeeded(&mut without_destination);
     assert_eq!(clock.reads.get(), 0);
 
-    let mut call = Call::new(CallOptions::new(), &without_destination);
+    let mut call = Call::new(&without_destination);
     start(&mut call, &mut without_destination);
     call.failed(&mut without_destination, &Failure::ambiguous());
     start(&mut call, &mut without_destination);
@@ -233,7 +235,7 @@ fn with_a_time_limit_the_clock_is_read_once_for_each_start() {
     let policy = policy().deadline(60 * SECOND).build().unwrap();
     let clock = ManualClock::default();
     let mut without_destination = without_destination(&policy, &clock);
-    let mut call = Call::new(CallOptions::new(), &without_destination);
+    let mut call = Call::new(&without_destination);
     start(&mut call, &mut without_destination);
     assert_eq!(clock.reads.get(), 1);
     call.failed(&mut without_destination, &Failure::ambiguous());
@@ -259,7 +261,7 @@ fn an_unpaid_retry_is_queued_even_at_a_healthy_destination() {
         let mut at = at(&policy, &there, &clock);
         let others = |at: &mut TestEnvironment<'_>, count| {
             for _ in 0..count {
-                let mut call = Call::new(CallOptions::new(), at);
+                let mut call = Call::new(at);
                 start(&mut call, at);
                 clock.advance(SECOND / 20);
                 call.succeeded(at);
@@ -272,7 +274,7 @@ fn an_unpaid_retry_is_queued_even_at_a_healthy_destination() {
             .withdraw(now(&clock), FailureKind::Ambiguous)
             .is_some()
         {}
-        let mut call = Call::new(CallOptions::new(), &at);
+        let mut call = Call::new(&at);
         start(&mut call, &mut at);
         let decision = call.failed(&mut at, &Failure::ambiguous());
         if !waits {
@@ -390,8 +392,8 @@ fn a_released_permit_lets_another_call_go() {
     let policy = policy().rate_limit(one).build().unwrap();
     let (there, clock) = (there(&policy), ManualClock::default());
     let (mut one, mut other) = (at(&policy, &there, &clock), at(&policy, &there, &clock));
-    let mut first = Call::new(CallOptions::new(), &one);
-    let mut second = Call::new(CallOptions::new(), &other);
+    let mut first = Call::new(&one);
+    let mut second = Call::new(&other);
     let permit = first.next(&mut one, None).permit().unwrap();
     let NextStep::Wait { by, .. } = second.next(&mut other, None) else {
         panic!("there is one slot");
@@ -412,7 +414,7 @@ fn a_dropped_call_releases_everything() {
         .unwrap();
     let (there, clock) = (there(&policy), ManualClock::default());
     let mut at = at(&policy, &there, &clock);
-    let mut call = Call::new(CallOptions::new(), &at);
+    let mut call = Call::new(&at);
     start(&mut call, &mut at);
     let balance = there.budget().unwrap().balance();
     call.failed(&mut at, &Failure::ambiguous());
@@ -484,7 +486,7 @@ fn the_target_of_a_redirect_receives_its_outcome() {
     let (asked, answered) = (there(&policy), there(&policy));
     let clock = ManualClock::default();
     let mut at = at(&policy, &asked, &clock);
-    let mut call = Call::new(CallOptions::new(), &at);
+    let mut call = Call::new(&at);
     start(&mut call, &mut at);
     let busy = Failure::throttled().hint(Hint::after(SECOND));
     call.redirected(&mut at, &answered, None, Some(&busy));
@@ -497,7 +499,7 @@ fn a_destination_that_redirects_has_responded() {
     for (hop, responded) in [(Hop::Elsewhere, true), (Hop::None, false)] {
         let (there, clock) = (there(Policy::STANDARD), ManualClock::default());
         let mut at = at(Policy::STANDARD, &there, &clock);
-        let mut call = Call::new(CallOptions::new(), &at);
+        let mut call = Call::new(&at);
         start(&mut call, &mut at);
         call.failed(&mut at, &Failure::network(Network::Connect).hop(hop));
         assert_eq!(there.has_responded(), responded, "{hop:?}");
@@ -510,7 +512,7 @@ fn an_in_progress_response_holds_no_other_caller() {
     let policy = policy().build().unwrap();
     let (there, clock) = (there(&policy), ManualClock::default());
     let mut at = at(&policy, &there, &clock);
-    let mut call = Call::new(CallOptions::new(), &at);
+    let mut call = Call::new(&at);
     start(&mut call, &mut at);
     call.failed(&mut at, &Failure::ambiguous());
     start(&mut call, &mut at);
@@ -537,7 +539,7 @@ fn an_attempt_without_enough_time_is_no_timeout_for_the_breaker() {
             clock.advance(SECOND);
             let begun = Instant::from_nanos(clock.nanos.get());
             clock.advance(SECOND - left);
-            let mut call = Call::begun(begun, CallOptions::new(), &at);
+            let mut call = Call::begun(begun, &at);
             if let Some(permit) = call.next(&mut at, None).permit() {
                 call.begin(&mut at, permit);
                 clock.advance(left);
@@ -563,7 +565,7 @@ fn a_running_attempt_ends_at_its_destination_once() {
     let policy = Policy::STANDARD;
     let (there, clock) = (there(policy), ManualClock::default());
     let mut at = at(policy, &there, &clock);
-    let mut call = Call::new(CallOptions::new(), &at);
+    let mut call = Call::new(&at);
     start(&mut call, &mut at);
     assert!(call.holds());
     call.succeeded(&mut at);
@@ -580,7 +582,7 @@ fn calls_without_admission_get_their_own_ids_when_a_cooldown_begins() {
     let busy = Failure::throttled().hint(Hint::after(4 * SECOND));
     let calls = [(); 3].map(|()| {
         let mut at = at(&policy, &there, &clock);
-        let mut call = Call::new(CallOptions::new(), &at);
+        let mut call = Call::new(&at);
         start(&mut call, &mut at);
         (call, at)
     });
@@ -630,7 +632,7 @@ fn a_queued_request_is_identified_by_its_first_deadline() {
     clock.advance(SECOND * 100_000);
     let mut at = at(&policy, &there, &clock);
     loop {
-        let mut call = Call::new(CallOptions::new(), &at);
+        let mut call = Call::new(&at);
         match call.next(&mut at, None) {
             NextStep::Start(permit) => {
                 call.begin(&mut at, permit);
@@ -645,7 +647,7 @@ fn a_queued_request_is_identified_by_its_first_deadline() {
         }
     }
     let queued = || there.access().0.borrow().queued_while_down();
-    let mut call = Call::new(CallOptions::new(), &at);
+    let mut call = Call::new(&at);
     for (asks, more) in (0..3).zip([10, 20, 5]) {
         let now = Instant::from_nanos(clock.nanos.get());
         at.answer_by.set(now.saturating_add(more * SECOND));

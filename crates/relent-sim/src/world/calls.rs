@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use relent_core::call::{Call, CallOptions, Environment, NextStep, RaceAttempt, RaceOutcome};
+use relent_core::call::{Call, Environment, NextStep, RaceAttempt, RaceOutcome};
 use relent_core::destination::{Budget, Destination, Hedge};
 use relent_core::{
     Cause, Decision, Failure, Hint, HintSource, Instant, Network, Policy, Repeatable,
@@ -99,9 +99,10 @@ impl World<'_> {
             now: started,
             deadline: Instant::from_nanos(deadline),
         };
-        let options = CallOptions::new().repeatable(Repeatable::known(clients.repeatable));
+        let mut call = Call::begun(started, &step);
+        call.set_repeatable(Repeatable::known(clients.repeatable));
         let client = self.clients.insert(Client {
-            call: Call::begun(started, options, &step),
+            call,
             random,
             number: self.made,
             parent,

@@ -1,10 +1,11 @@
 //! The builder of a driver.
 
 use std::fmt;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use relent_core::call::{Call, CallOptions};
+use relent_core::call::Call;
 use relent_core::{Policy, Random, Repeatable};
 
 use super::handle::Handle;
@@ -16,15 +17,12 @@ use crate::random::RandomSource;
 
 /// Builds a [`Driver`]; finish with [`start`](Self::start).
 #[must_use = "a builder does nothing until `start`"]
-pub struct DriverBuilder<'p, K> {
-    options: CallOptions<'p>,
-    environment: Environment<'p, K>,
-}
+pub struct DriverBuilder<'p, K: Clock>(pub(crate) Driver<'p, K>);
 
 impl<'p, K: Clock> Driver<'p, K> {
     /// Builds a driver for one repeatable operation, with its own random stream.
     #[inline]
-    pub const fn builder(policy: &'p Policy, clock: K) -> DriverBuilder<'p, K> {
+    pub fn builder(policy: &'p Policy, clock: K) -> DriverBuilder<'p, K> {
         DriverBuilder::new(Handle::Borrowed(policy), None, clock)
     }
 
@@ -48,34 +46,45 @@ impl<'p, K: Clock> Driver<'p, K> {
         destination: Option<Arc<Destination>>,
         clock: K,
     ) -> DriverBuilder<'p, K> {
-        DriverBuilder::new(
-            Handle::Shared(policy),
-            destination.map(Handle::Shared),
-            clock,
-        )
+        let destination = destination.map(Handle::Shared);
+        DriverBuilder::new(Handle::Shared(policy), destination, clock)
     }
-}
 
-impl<'p, K> DriverBuilder<'p, K> {
-    const fn new(
-        policy: Handle<'p, Policy>,
-        destination: Option<Handle<'p, Destination>>,
-        clock: K,
-    ) -> Self {
-        Self {
-            options: CallOptions::new(),
-            environment: Environment {
-                policy,
-                destination,
-                clock,
-                random: RandomSource::NEW,
-                observer: Observer::NEW,
-            },
-        }
+    /// Sets the destination in place, before the first attempt: a driver is expensive to move.
+    #[inline]
+    pub(crate) fn set_destination(&mut self, destination: Option<&'p Destination>) {
+        self.environment.destination = destination.map(Handle::Borrowed);
+        self.call.set_environment(&self.environment);
+    }
+
+    /// Sets this destination, and the policy that it has now.
+    #[inline]
+    pub(crate) fn set_by_destination(&mut self, destination: &'p Destination) {
+        self.environment.policy = Handle::Shared(destination.policy());
+        self.set_destination(Some(destination));
     }
 }
 
 impl<'p, K: Clock> DriverBuilder<'p, K> {
+    #[inline]
+    fn new(
+        policy: Handle<'p, Policy>,
+        destination: Option<Handle<'p, Destination>>,
+        clock: K,
+    ) -> Self {
+        let environment = Environment {
+            policy,
+            destination,
+            clock,
+            random: RandomSource::NEW,
+            observer: Observer::NEW,
+        };
+        Self(Driver {
+            call: Call::new(&environment),
+            environment,
+        })
+    }
+
     /// Uses this destination: retries are paid from its budget, and its cooldown and circuit
     /// breaker apply.
     #[inline]
@@ -86,15 +95,8 @@ impl<'p, K: Clock> DriverBuilder<'p, K> {
     /// Like [`destination`](Self::destination), for code that may have none.
     #[inline]
     pub fn maybe_destination(mut self, destination: Option<&'p Destination>) -> Self {
-        self.environment.destination = destination.map(Handle::Borrowed);
+        self.0.set_destination(destination);
         self
-    }
-
-    /// Uses this destination and the policy that it has now.
-    #[inline]
-    pub(crate) fn by_destination(mut self, destination: &'p Destination) -> Self {
-        self.environment.policy = Handle::Shared(destination.policy());
-        self.destination(destination)
     }
 
     /// Sets whether the operation may safely run twice; the default is that it may. A `bool` is the
@@ -115,78 +117,70 @@ impl<'p, K: Clock> DriverBuilder<'p, K> {
     /// # Ok::<(), relent::policy::PolicyError>(())
     /// ```
     pub fn repeatable(mut self, repeatable: impl Into<Repeatable>) -> Self {
-        self.options = self.options.repeatable(repeatable);
+        self.0.set_repeatable(repeatable);
         self
     }
 
     /// Keeps a trace of every attempt.
     pub fn traced(mut self) -> Self {
-        self.options = self.options.traced();
+        self.0.call.set_traced();
         self
     }
 
     /// Takes the delays from an iterator in place of the policy's backoff. When it ends, there are
     /// no more retries. Cap, jitter, hints and limits of the policy still apply.
     pub fn waits(mut self, waits: impl Iterator<Item = Duration> + Send + 'p) -> Self {
-        self.options = self.options.waits(waits);
+        self.0.call.set_waits(waits);
         self
     }
 
     /// Sets the destination label of this session's metrics; by default they have none.
     #[cfg(feature = "metrics")]
     pub fn label(mut self, label: crate::observe::Label) -> Self {
-        self.environment.observer.label(label);
+        self.0.environment.observer.label(label);
         self
     }
 
     /// Uses this random source in place of its own stream.
     pub fn random(mut self, random: impl Random + Send + 'p) -> Self {
-        self.environment.random = RandomSource::Other(Box::new(random));
+        self.0.environment.random = RandomSource::Other(Box::new(random));
         self
     }
 
     /// Seeds the random stream: the same seed gives the same waits.
     pub fn seed(mut self, seed: u64) -> Self {
-        self.environment.random = RandomSource::with_seed(seed);
+        self.0.environment.random = RandomSource::with_seed(seed);
         self
     }
 
     /// Uses this clock.
     #[inline]
-    pub fn clock<K2: Clock>(self, clock: K2) -> DriverBuilder<'p, K2> {
-        let Environment {
-            policy,
-            destination,
-            clock: _,
-            random,
-            observer,
-        } = self.environment;
-        DriverBuilder {
-            options: self.options,
-            environment: Environment {
-                policy,
-                destination,
-                clock,
-                random,
-                observer,
-            },
-        }
+    pub fn clock<K2: Clock>(mut self, clock: K2) -> DriverBuilder<'p, K2> {
+        // A driver has a destructor, so its parts are replaced and not moved.
+        let Driver { call, environment } = &mut self.0;
+        let unused = Call::new(environment);
+        let call = mem::replace(call, unused);
+        let environment = Environment {
+            policy: mem::replace(&mut environment.policy, Handle::Borrowed(Policy::STANDARD)),
+            destination: environment.destination.take(),
+            clock,
+            random: mem::replace(&mut environment.random, RandomSource::NEW),
+            observer: mem::replace(&mut environment.observer, Observer::NEW),
+        };
+        DriverBuilder(Driver { call, environment })
     }
 
     /// Makes the driver, before its first attempt.
     #[inline]
     pub fn start(self) -> Driver<'p, K> {
-        Driver {
-            call: Call::new(self.options, &self.environment),
-            environment: self.environment,
-        }
+        self.0
     }
 }
 
-impl<K> fmt::Debug for DriverBuilder<'_, K> {
+impl<K: Clock> fmt::Debug for DriverBuilder<'_, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DriverBuilder")
-            .field("policy", &*self.environment.policy)
+            .field("policy", self.0.policy())
             .finish_non_exhaustive()
     }
 }

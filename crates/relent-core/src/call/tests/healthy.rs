@@ -94,7 +94,7 @@ impl<'t> World<'t> {
 
     fn come(&mut self) -> usize {
         let at = at(&self.policies[0], self.there, self.clock);
-        let call = Call::new(CallOptions::new(), &at);
+        let call = Call::new(&at);
         self.callers.push(Some((call, at)));
         self.callers.len() - 1
     }
@@ -283,7 +283,7 @@ proptest! {
 fn succeed_for(there: &There, clock: &ManualClock, millis: u64) {
     for _ in 0..millis {
         let mut at = at(Policy::STANDARD, there, clock);
-        let mut call = Call::new(CallOptions::new(), &at);
+        let mut call = Call::new(&at);
         start(&mut call, &mut at);
         clock.advance(Duration::from_millis(1));
         call.succeeded(&mut at);
@@ -312,7 +312,7 @@ fn a_full_batch_is_passed_on() {
     succeed_for(&there, &clock, 1);
     let succeed_at_once = || {
         let mut at = at(Policy::STANDARD, &there, &clock);
-        let mut call = Call::new(CallOptions::new(), &at);
+        let mut call = Call::new(&at);
         start(&mut call, &mut at);
         call.succeeded(&mut at);
     };

@@ -44,7 +44,7 @@ fn an_unsent_hedge_returns_its_rate_limit_slot() {
     for (name, end) in ends {
         let (there, clock) = (there(&policy), ManualClock::default());
         let mut at = at(&policy, &there, &clock);
-        let mut call = Call::new(CallOptions::new(), &at);
+        let mut call = Call::new(&at);
         let permit = call.next(&mut at, None).permit().unwrap();
         let first = call.begin_race(&mut at, &hedge, permit);
         clock.advance(SECOND);
@@ -66,7 +66,7 @@ fn a_hedge_cancelled_by_a_pushback_returns_its_slot() {
     let (policy, hedge) = (paced(), Hedge::new(&config).unwrap());
     let (there, clock) = (there(&policy), ManualClock::default());
     let mut at = at(&policy, &there, &clock);
-    let mut call = Call::new(CallOptions::new(), &at);
+    let mut call = Call::new(&at);
     let permit = call.next(&mut at, None).permit().unwrap();
     let first = call.begin_race(&mut at, &hedge, permit);
     clock.advance(SECOND);
@@ -87,12 +87,12 @@ fn a_queued_caller_takes_the_slot_of_a_deferred_hedge() {
     let hedge = Hedge::new(&HedgeConfig::after(SECOND)).unwrap();
     let (there, clock) = (there(&policy), ManualClock::default());
     let (mut at, mut other) = (at(&policy, &there, &clock), at(&policy, &there, &clock));
-    let mut call = Call::new(CallOptions::new(), &at);
+    let mut call = Call::new(&at);
     let permit = call.next(&mut at, None).permit().unwrap();
     call.begin_race(&mut at, &hedge, permit);
     clock.advance(SECOND);
     assert!(call.grant_hedge(&mut at));
-    let mut queued = Call::new(CallOptions::new(), &other);
+    let mut queued = Call::new(&other);
     assert!(matches!(
         queued.next(&mut other, None),
         NextStep::Wait { .. }

@@ -49,7 +49,7 @@ fn close(policy: &Policy, there: &There, clock: &ManualClock) {
     while !is_closed() {
         clock.advance(SECOND / 20);
         let mut at = at(policy, there, clock);
-        let mut call = Call::new(CallOptions::new(), &at);
+        let mut call = Call::new(&at);
         start(&mut call, &mut at);
         call.failed(&mut at, &Failure::ambiguous());
         call.leave(&at);
@@ -84,7 +84,7 @@ fn tokens_are_refunded_after_a_reload_removed_the_budget() {
     let (there, clock) = (there(&began), ManualClock::default());
     let mut at = at(&began, &there, &clock);
     let waits = |at: &mut TestEnvironment<'_>| {
-        let mut call = Call::new(CallOptions::new(), at);
+        let mut call = Call::new(at);
         start(&mut call, at);
         assert!(call.failed(at, &Failure::ambiguous()).stop().is_none());
         call
@@ -111,7 +111,7 @@ fn a_granted_hedge_is_refunded_after_a_reload_removed_the_budget() {
         let (there, clock) = (there(&began), ManualClock::default());
         let hedge = Hedge::new(&config).unwrap();
         let mut at = at(&began, &there, &clock);
-        let mut call = Call::new(CallOptions::new(), &at);
+        let mut call = Call::new(&at);
         let permit = call.next(&mut at, None).permit().unwrap();
         let racer = call.begin_race(&mut at, &hedge, permit);
         clock.advance(SECOND);
@@ -176,9 +176,9 @@ fn a_caller_queued_for_a_removed_rate_limit_leaves_no_stale_entry() {
     let began = policy().rate_limit(paced(1.0)).build().unwrap();
     let (there, clock) = (there(&began), ManualClock::default());
     let mut at = at(&off, &there, &clock);
-    let mut first = Call::new(CallOptions::new(), &at);
+    let mut first = Call::new(&at);
     start(&mut first, &mut at);
-    let mut second = Call::new(CallOptions::new(), &at);
+    let mut second = Call::new(&at);
     assert!(matches!(second.next(&mut at, None), NextStep::Wait { .. }));
     reload(&there, &clock, policy());
     // It takes its offer.
@@ -195,14 +195,14 @@ fn a_permit_can_be_released_under_another_policy() {
     let (there, clock) = (there(&began), ManualClock::default());
     clock.advance(SECOND);
     let mut at = at(&off, &there, &clock);
-    let mut call = Call::new(CallOptions::new(), &at);
+    let mut call = Call::new(&at);
     let permit = call.next(&mut at, None).permit().unwrap();
     reload(&there, &clock, policy().rate_limit(paced(0.5)));
     call.release_permit(&mut at, permit);
     // Its slot is free again.
-    let mut other = Call::new(CallOptions::new(), &at);
+    let mut other = Call::new(&at);
     start(&mut other, &mut at);
-    let mut third = Call::new(CallOptions::new(), &at);
+    let mut third = Call::new(&at);
     assert!(matches!(third.next(&mut at, None), NextStep::Wait { .. }));
     third.leave(&at);
 }
@@ -212,7 +212,7 @@ fn a_retry_requests_admission_at_a_breaker_added_since() {
     let began = policy().max_retries(10).build().unwrap();
     let (there, clock) = (there(&began), ManualClock::default());
     let mut at = at(&began, &there, &clock);
-    let mut call = Call::new(CallOptions::new(), &at);
+    let mut call = Call::new(&at);
     start(&mut call, &mut at);
     reload(&there, &clock, gated());
     close(&gated().build().unwrap(), &there, &clock);
