@@ -607,7 +607,7 @@ fn a_policy_that_ignores_hints_starts_no_cooldown() {
         let own = policy().hint(mode).build().unwrap();
         let (there, clock) = (there(&own), ManualClock::default());
         let mut at = at(&own, &there, &clock);
-        let mut call = Call::new(CallOptions::new(), &at);
+        let mut call = Call::new(&at);
         start(&mut call, &mut at);
         call.failed(&mut at, &busy);
         let ignores = mode == HintMode::Ignore;
