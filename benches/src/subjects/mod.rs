@@ -35,10 +35,9 @@ pub const ROWS: [&[Row]; 12] = [
 pub type Size = fn() -> usize;
 
 /// The futures that wrap an operation of 16 bytes.
-pub const FUTURES: [(&str, Size); 9] = [
+pub const FUTURES: [(&str, Size); 8] = [
     ("bare", bare::future_size),
     ("relent", relent::future_size),
-    ("relent with budget", relent::future_size_with_budget),
     ("backon", backon::future_size),
     ("backoff", backoff::future_size),
     ("tokio-retry", tokio_retry::future_size),

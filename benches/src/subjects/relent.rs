@@ -355,9 +355,3 @@ fn budget_pair(n: u64) {
 pub fn future_size() -> usize {
     size_of_val(&retry(&JITTERED, || ask(1)))
 }
-
-/// The size of its future with a budget.
-pub fn future_size_with_budget() -> usize {
-    let there = Destination::new(&JITTERED).with_budget(balanced());
-    size_of_val(&retry(&JITTERED, || ask(1)).destination(&there))
-}

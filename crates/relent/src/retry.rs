@@ -411,7 +411,7 @@ impl<'p, O: Operation, K: Clock> Retry<'p, O, AnyError, K> {
 
 impl<'p, O: Operation, C, K: Clock> Retry<'p, O, C, K> {
     /// Calls `notify` for each failure before the wait that follows, but not for the last failure.
-    /// Also calls it when an attempt is queued at its destination, with the control that queues it
+    /// Hooks that were set before are called first. Also calls it when an attempt is queued at its destination, with the control that queues it
     /// and the longest wait.
     ///
     /// ```

@@ -390,6 +390,24 @@ async fn any_iterator_of_durations_is_a_backoff() {
     assert_eq!((gave_up.attempts(), start.elapsed()), (4, 14 * SECOND));
 }
 
+#[test]
+fn trace_delays_and_clock_are_set_in_any_order() {
+    let policy = plain(10);
+    let call = || blocking::retry(&policy, || Err::<(), _>("down"));
+    let waits = || [2, 4].into_iter().map(Duration::from_secs);
+    let clocks = [(); 3].map(|()| VirtualClock::new());
+    let [one, two, three] = &clocks;
+    for call in [
+        call().traced().waits(waits()).clock(one),
+        call().waits(waits()).traced().clock(two),
+        call().clock(three).waits(waits()).traced(),
+    ] {
+        let gave_up = call.run().unwrap_err();
+        assert_eq!(gave_up.trace().unwrap().entries().len(), 3);
+    }
+    assert!(clocks.iter().all(|clock| clock.elapsed() == 6 * SECOND));
+}
+
 #[tokio::test(start_paused = true)]
 async fn summary_and_trace_explain_every_attempt() {
     let (result, summary) = retry_with(&plain(3), |attempt| async move {
