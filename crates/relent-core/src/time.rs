@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+pub(crate) const NANOS_PER_SECOND: f64 = 1e9;
+
 /// A point in time, in nanoseconds since an origin that the driver chooses.
 ///
 /// Decisions never read a clock; the time is an argument. A driver on a real machine counts from an
@@ -52,6 +54,22 @@ impl Instant {
     #[must_use]
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.nanos_since(earlier))
+    }
+
+    /// This instant plus so many nanoseconds, at most [`Instant::MAX`].
+    #[inline]
+    pub(crate) const fn plus_nanos(self, nanos: u64) -> Self {
+        Self(self.0.saturating_add(nanos))
+    }
+
+    /// This instant minus so many nanoseconds, at least [`Instant::ORIGIN`].
+    pub(crate) const fn minus_nanos(self, nanos: u64) -> Self {
+        Self(self.0.saturating_sub(nanos))
+    }
+
+    /// This instant plus so many seconds, at most [`Instant::MAX`].
+    pub(crate) const fn plus_seconds(self, seconds: f64) -> Self {
+        self.plus_nanos((seconds * NANOS_PER_SECOND) as u64)
     }
 
     /// Like [`saturating_since`](Self::saturating_since) in nanoseconds: creating a `Duration`

@@ -34,6 +34,7 @@
 //! far slower than the baseline counts as overload. The process releases queued requests evenly, over a
 //! multiple of the time in which they arrived.
 
+mod attempt;
 mod config;
 mod down;
 mod evidence;
@@ -46,95 +47,21 @@ mod run;
 use core::time::Duration;
 
 use crate::destination::budget::BreakerSignal;
-use crate::destination::sharded_counters::HealthyCounts;
+use crate::destination::sharded_counters::{Healthy, HealthyCounts};
 use crate::policy::error::PolicyError;
 use crate::random::Random;
-use crate::time::Instant;
+use crate::time::{Instant, NANOS_PER_SECOND};
+pub use attempt::{AttemptKind, BreakerOutcome, BreakerPermit, Waiter};
 pub use config::CircuitBreakerConfig;
 use down::Down;
 use evidence::Evidence;
 use flapping::Flapping;
-use limit::{DEMAND_ONLY_FACTOR, Limit, StepScale};
-use measure::{Baseline, Demand, Share, Tally};
+use limit::{DEMAND_ONLY_FACTOR, Limit, NORMAL_FACTOR, StepScale};
+use measure::{Baseline, Demand, HIGH_TRAFFIC_PER_SECOND, Share, Tally};
 use queued::Queue;
 use run::Run;
 
-/// A request that waits for permission to make an attempt. Among queued requests, the one with the
-/// earliest deadline goes first, then the one that has waited longest.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Waiter {
-    /// When the request no longer needs a response; [`Instant::MAX`] for never.
-    pub until: Instant,
-    /// When the request was made.
-    pub since: Instant,
-    /// Distinguishes the requests at one breaker; chosen by the driver.
-    pub id: u64,
-}
-
-/// The kind of attempt for which permission is requested.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum AttemptKind {
-    /// The first attempt of a request. It would also be made with retries disabled.
-    First,
-    /// A retry that the budget has paid for, or that needs no payment.
-    FundedRetry,
-    /// A retry that an exhausted budget could not pay for. It goes only where the breaker finds
-    /// headroom. See
-    /// [`BudgetConfig::queue_when_exhausted`](crate::BudgetConfig::queue_when_exhausted).
-    UnfundedRetry,
-}
-
-/// Permit for one attempt. Return it with [`CircuitBreaker::on_end`] when the attempt is over.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BreakerPermit {
-    started: Instant,
-    probe: bool,
-}
-
-impl BreakerPermit {
-    /// A permit for an attempt that starts now: without a breaker, or when something else delayed the
-    /// attempt after the breaker had admitted it.
-    #[must_use]
-    pub const fn new(started: Instant, probe: bool) -> Self {
-        Self { started, probe }
-    }
-
-    /// When the permit was issued, which is when the attempt starts.
-    #[must_use]
-    pub const fn started(&self) -> Instant {
-        self.started
-    }
-
-    /// Whether the attempt is a probe of a destination that is down.
-    #[must_use]
-    pub const fn is_probe(&self) -> bool {
-        self.probe
-    }
-}
-
-/// Outcome of an attempt, as far as the breaker is concerned.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BreakerOutcome {
-    /// The destination did the work, or reported a permanent failure: it is up.
-    Answered,
-    /// It failed with an error that is neither overload nor a timeout.
-    Failed,
-    /// The destination rejected it because of overload.
-    Overloaded,
-    /// It timed out.
-    TimedOut,
-    /// Rejected with a `Retry-After`. Not counted as overload, because the server controls its own
-    /// load.
-    Deferred,
-    /// No information: the attempt was cancelled.
-    Unknown,
-}
-
-/// The multiple of the demand from which the limited state ends, if nothing is queued.
-const NORMAL_FACTOR: f64 = 1.2;
-/// Requests per second from which a process sees enough to hold back first attempts; slower processes
-/// never do. And the lower bound of the multiple.
-const HIGH_TRAFFIC_PER_SECOND: f64 = 4.0;
+/// Lower bound of the multiple of the demand in a process of high traffic.
 const MIN_FACTOR: f64 = 0.05;
 /// A process with fewer requests per second takes little from the destination, and its callers would wait longest.
 const LOW_TRAFFIC_PER_SECOND: f64 = 2.0;
@@ -144,25 +71,12 @@ const OVERLOAD_MEMORY: Duration = Duration::from_secs(15);
 const MAX_HIDDEN_FAILURE_SHARE: f64 = 0.7;
 const MAX_RATIO: f64 = 1.5;
 const RATIO_MARGIN: f64 = 1.25;
-const NANOS_PER_SECOND: f64 = 1e9;
 /// A destination that responded to one of this many requests still responds. If four of five are
 /// rejected, thirty rejections in a row happen by chance once in eight hundred times.
 const RECENT_REQUESTS: f64 = 30.0;
 
 /// So few queued requests make no thundering herd when they go immediately.
 const SMALL_QUEUE_LEN: usize = 4;
-
-/// A period in which requests and fast successes do not change the state of a normal breaker. They can
-/// be counted and delivered later.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Healthy {
-    /// The end of the period.
-    pub(crate) until: Instant,
-    /// A success that took more nanoseconds is slow.
-    pub(crate) longest: u64,
-    /// A success that took fewer nanoseconds is the fastest of the window.
-    pub(crate) shortest: u64,
-}
 
 /// State of the destination, as the breaker sees it.
 #[derive(Clone, Copy, Debug)]
@@ -473,7 +387,7 @@ impl CircuitBreaker {
         if self.next_release(now)? > now {
             return None;
         }
-        let answered = after(now, self.recent);
+        let answered = now.plus_seconds(self.recent);
         let mut probe = false;
         let caller = match &mut self.state {
             State::Normal => self.queue.take_first(Instant::ORIGIN)?,
@@ -499,7 +413,7 @@ impl CircuitBreaker {
         // A normal breaker holds back nothing, however little time is left.
         let answered = match self.state {
             State::Normal => Instant::ORIGIN,
-            State::Limited(_) | State::Down(_) => after(now, self.recent),
+            State::Limited(_) | State::Down(_) => now.plus_seconds(self.recent),
         };
         if !self.queue.has_any(answered) {
             return None;
@@ -682,7 +596,7 @@ impl CircuitBreaker {
             let longest = self.config.max_queue_time / 2;
             limit.spread(now, self.left_normal, longest, self.queue.len());
         }
-        limit.next = after(now, 1.0 / limit.pace(demand));
+        limit.next = now.plus_seconds(1.0 / limit.pace(demand));
         self.state = State::Limited(limit);
     }
 
@@ -746,7 +660,7 @@ impl CircuitBreaker {
                 let mut limit = limit;
                 let longest = self.config.max_queue_time / 2;
                 limit.spread(now, self.left_normal, longest, self.queue.len());
-                limit.next = limit.next.min(after(now, 1.0 / limit.pace(demand)));
+                limit.next = limit.next.min(now.plus_seconds(1.0 / limit.pace(demand)));
                 self.state = State::Limited(limit);
             }
         }
@@ -836,18 +750,11 @@ impl CircuitBreaker {
                 if failing && tally.has_no_timeouts() {
                     limit.set_replaceable_share(tally.served(now), demand);
                 }
-                limit.next = limit.next.min(after(now, 1.0 / limit.pace(demand)));
+                limit.next = limit.next.min(now.plus_seconds(1.0 / limit.pace(demand)));
             }
             State::Down(_) => {}
         }
     }
-}
-
-fn after(now: Instant, seconds: f64) -> Instant {
-    Instant::from_nanos(
-        now.as_nanos()
-            .saturating_add((seconds * NANOS_PER_SECOND) as u64),
-    )
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@
 //! least as many calls as one. `scripts/bench --check` measures it: 110 ns on one thread, and for each call
 //! on two threads together .6 to .9 of that.
 
-use super::circuit_breaker::{AttemptKind, CircuitBreaker, Healthy};
+use super::circuit_breaker::{AttemptKind, CircuitBreaker};
 use super::outbound::{AdmissionRequest, Outbound, Permit};
-use super::sharded_counters::Shard;
+use super::sharded_counters::{Healthy, Shard};
 use super::{Access, Destination};
 use crate::time::Instant;
 

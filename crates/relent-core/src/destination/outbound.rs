@@ -23,6 +23,7 @@
 //!
 //! The value is pure: it holds no lock, waker or timer, and time and randomness are arguments.
 
+mod admission;
 mod hedges;
 mod late_first_attempt;
 mod permit;
@@ -37,22 +38,20 @@ use alloc::vec::Vec;
 
 use crate::destination::attempt_outcome::{AttemptOutcome, CooldownRequest};
 use crate::destination::budget::Budget;
-use crate::destination::circuit_breaker::{
-    BreakerOutcome, BreakerPermit, CircuitBreaker, Healthy, Waiter,
-};
+use crate::destination::circuit_breaker::{BreakerOutcome, BreakerPermit, CircuitBreaker, Waiter};
 use crate::destination::cooldown::Cooldown;
 use crate::destination::hedge::{Hedge, HedgeConfig};
 use crate::destination::rate_limit::RateLimit;
-use crate::destination::sharded_counters::HealthyCounts;
+use crate::destination::sharded_counters::{Healthy, HealthyCounts};
 use crate::destination::throttle::Throttle;
 use crate::policy::Policy;
 use crate::random::Random;
 use crate::sync::Arc;
 use crate::time::{Instant, nanos};
+pub use admission::{Admission, AdmissionRequest, BlockedBy};
 use hedges::Hedges;
 pub use permit::Permit;
 use queue::Queue;
-pub use request::{Admission, AdmissionRequest, BlockedBy};
 
 /// Client-side admission controller of one destination in one process: circuit breaker, rate limit,
 /// throttle, hedging state and queue.
@@ -402,10 +401,6 @@ impl Outbound {
             circuit_breaker.forget(caller);
         }
     }
-}
-
-const fn later_by(now: Instant, nanos: u64) -> Instant {
-    Instant::from_nanos(now.as_nanos().saturating_add(nanos))
 }
 
 #[cfg(test)]

@@ -1,8 +1,19 @@
 //! Counts requests and fast successes without the lock, for a circuit breaker in the normal state.
 
-use crate::destination::circuit_breaker::Healthy;
 use crate::sync::{AtomicU64, CacheAligned, Ordering};
 use crate::time::Instant;
+
+/// A period in which requests and fast successes do not change the state of a normal breaker. They can
+/// be counted and delivered later.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Healthy {
+    /// The end of the period.
+    pub(crate) until: Instant,
+    /// A success that took more nanoseconds is slow.
+    pub(crate) longest: u64,
+    /// A success that took fewer nanoseconds is the fastest of the window.
+    pub(crate) shortest: u64,
+}
 
 /// Counts for the circuit breaker, passed on in one batch.
 ///

@@ -105,7 +105,7 @@ impl Down {
         self.wait = self.wait.min(most);
         let latest = |requests: f64| {
             let wait = most.max(expected_nanos(requests, demand));
-            Instant::from_nanos(now.as_nanos().saturating_add(wait).saturating_add(wait / 4))
+            now.plus_nanos(wait.saturating_add(wait / 4))
         };
         self.due = self.due.min(latest(1.0));
         self.queued_due = self.queued_due.min(latest(LOW_TRAFFIC_REQUESTS));
@@ -128,7 +128,7 @@ impl Down {
         let mut due = |wait: u64| {
             let quarter = wait / 4;
             let jittered = (wait - quarter).saturating_add(up_to(quarter * 2, random));
-            Instant::from_nanos(now.as_nanos().saturating_add(jittered))
+            now.plus_nanos(jittered)
         };
         let often = requests(REQUESTS_PER_PROBE).max(MIN_PROBE_INTERVAL_NANOS);
         self.due = due(self.wait.min(often).max(fresh));
@@ -185,7 +185,6 @@ impl Down {
     /// Until when the running probe delays the next one.
     fn probe_expires(&self, config: &CircuitBreakerConfig) -> Option<Instant> {
         let stale_after = nanos(config.max_probe).saturating_mul(STALE_PROBE_FACTOR);
-        self.probing
-            .map(|went| Instant::from_nanos(went.as_nanos().saturating_add(stale_after)))
+        self.probing.map(|went| went.plus_nanos(stale_after))
     }
 }

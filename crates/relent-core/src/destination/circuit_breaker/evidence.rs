@@ -1,9 +1,8 @@
 //! Compares failures with successes: whether they may be signs of overload.
 
-use super::NANOS_PER_SECOND;
 use super::measure::{Baseline, Share, expected_nanos};
 use super::run::Run;
-use crate::time::Instant;
+use crate::time::{Instant, NANOS_PER_SECOND};
 
 /// The failure latency is the mean of about this many.
 const LATENCY_SAMPLES: u32 = 20;
@@ -130,7 +129,7 @@ impl Evidence {
         } else {
             few.min(MAX_BEFORE_NANOS)
         };
-        let since = Instant::from_nanos(started.as_nanos().saturating_sub(before));
+        let since = started.minus_nanos(before);
         self.lossy = recent > 0.0
             && baseline.is_within_baseline(recent)
             && now.nanos_since(started) as f64 >= LOST_LATENCY_FACTOR * baseline.took().max(recent)

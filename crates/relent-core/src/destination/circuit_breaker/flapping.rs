@@ -1,6 +1,6 @@
 //! Flapping: a destination that goes down and comes up again within seconds.
 
-use super::NORMAL_FACTOR;
+use super::limit::NORMAL_FACTOR;
 use crate::time::Instant;
 
 /// An outage that ends within so many nanoseconds is brief.

@@ -3,8 +3,10 @@
 use core::time::Duration;
 
 use super::measure::Baseline;
-use super::{NANOS_PER_SECOND, after};
-use crate::time::Instant;
+use crate::time::{Instant, NANOS_PER_SECOND};
+
+/// The multiple of the demand from which the limited state ends, if nothing is queued.
+pub(super) const NORMAL_FACTOR: f64 = 1.2;
 
 /// Additive increase of the multiple: the first step and the largest. Each good interval in a row
 /// doubles the step, but only below the demand.
@@ -126,14 +128,14 @@ impl Limit {
     ) {
         let over = SPREAD_FACTOR * now.nanos_since(since).max(1) as f64 / NANOS_PER_SECOND;
         self.spread = (queued as f64 / over).max(1.0 / longest.as_secs_f64());
-        self.until = after(now, over);
+        self.until = now.plus_seconds(over);
     }
 
     /// Spread requests go at most `longest` apart from now on.
     pub(super) fn spread_within(&mut self, now: Instant, longest: Duration, demand: f64) {
         if self.spread > 0.0 {
             self.spread = self.spread.max(1.0 / longest.as_secs_f64());
-            self.next = self.next.min(after(now, 1.0 / self.pace(demand)));
+            self.next = self.next.min(now.plus_seconds(1.0 / self.pace(demand)));
         }
     }
 
@@ -188,7 +190,8 @@ impl Limit {
             return self.next;
         }
         let missing = (self.capacity(demand) - self.tokens).max(0.0);
-        after(self.filled, missing / (self.factor * demand).max(1e-9))
+        self.filled
+            .plus_seconds(missing / (self.factor * demand).max(1e-9))
     }
 
     /// The queue is no longer empty: tokens that accrued while it was are lost.
@@ -202,17 +205,16 @@ impl Limit {
     /// demand.
     pub(super) fn on_first_attempt(&mut self, now: Instant, demand: f64) {
         if self.replaceable_share > 0.0 {
-            let latest = after(now, 1.0 / self.extra_pace(demand));
-            self.next = after(self.next, 1.0 / self.pace(demand)).min(latest);
+            let latest = now.plus_seconds(1.0 / self.extra_pace(demand));
+            self.next = self.next.plus_seconds(1.0 / self.pace(demand)).min(latest);
         }
     }
 
     /// A queued request goes, one interval after the one before, even if the timer is late.
     pub(super) fn on_release(&mut self, now: Instant, demand: f64) {
         if self.factor >= 1.0 {
-            let latest =
-                Instant::from_nanos(now.as_nanos().saturating_sub(MAX_TIMER_LATENESS_NANOS));
-            self.next = after(self.next.max(latest), 1.0 / self.pace(demand));
+            let latest = now.minus_nanos(MAX_TIMER_LATENESS_NANOS);
+            self.next = self.next.max(latest).plus_seconds(1.0 / self.pace(demand));
         } else {
             self.fill(now, demand);
             self.tokens = (self.tokens - 1.0).max(0.0);

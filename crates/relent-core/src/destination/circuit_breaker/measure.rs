@@ -2,9 +2,13 @@
 
 use core::time::Duration;
 
-use super::{BreakerOutcome, HIGH_TRAFFIC_PER_SECOND, NANOS_PER_SECOND};
-use crate::time::Instant;
+use super::attempt::BreakerOutcome;
+use crate::time::{Instant, NANOS_PER_SECOND};
 use crate::window::Window;
+
+/// Requests per second from which a process sees enough to hold back first attempts; slower processes
+/// never do.
+pub(super) const HIGH_TRAFFIC_PER_SECOND: f64 = 4.0;
 
 /// Requests per second over the last minute.
 #[derive(Debug)]
@@ -218,7 +222,7 @@ impl Tally {
 
     /// The earliest time of the next regular evaluation.
     pub(super) fn earliest(&self) -> Instant {
-        Instant::from_nanos(self.since.as_nanos().saturating_add(MIN_WINDOW_NANOS))
+        self.since.plus_nanos(MIN_WINDOW_NANOS)
     }
 
     /// Seconds since counting began.

@@ -1,6 +1,6 @@
 //! Queued requests, earliest deadline first. Nothing else is kept of them, since a million may wait.
 
-use super::Waiter;
+use super::attempt::Waiter;
 use crate::ordered_map::OrderedMap;
 use crate::time::Instant;
 

@@ -1,7 +1,9 @@
 //! How long the circuit breaker may queue a request, and its late first attempt.
 
+use super::Outbound;
+use super::admission::{AdmissionRequest, BlockedBy};
+use super::permit::Permit;
 use super::waiting::is_overdue;
-use super::{AdmissionRequest, BlockedBy, Outbound, Permit, later_by};
 use crate::destination::circuit_breaker::{AttemptKind, BreakerPermit, CircuitBreaker};
 use crate::destination::cooldown::Cooldown;
 use crate::time::Instant;
@@ -75,6 +77,8 @@ pub(super) fn late_first_attempt(
 ) -> Option<Instant> {
     let until = max_queue_time_ends(circuit_breaker, request).min(request.answer_by);
     let time = until.nanos_since(request.since);
-    let last = later_by(request.since, time - time / REMAINING_TIME_DIVISOR);
+    let last = request
+        .since
+        .plus_nanos(time - time / REMAINING_TIME_DIVISOR);
     (request.kind == AttemptKind::First && !request.waits_without_limit).then_some(last)
 }

@@ -5,10 +5,17 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{AdmissionRequest, BlockedBy, Permit};
+use super::admission::{AdmissionRequest, BlockedBy};
+use super::permit::Permit;
 use crate::destination::circuit_breaker::AttemptKind;
 use crate::ordered_map::OrderedMap;
 use crate::time::{Instant, nanos};
+
+/// How long an offer is valid, in nanoseconds: enough for a late runtime, and short compared with waits
+/// for the breaker or the rate limit.
+pub(super) const OFFER: u64 = 100_000_000;
+/// When a caller requests again in case a wake-up was lost, in nanoseconds.
+pub(super) const FALLBACK: u64 = 1_000_000_000;
 
 #[derive(Default, Debug)]
 pub(super) struct Queue {

@@ -1,15 +1,11 @@
 //! Offers permits to waiting callers: which one is next, and when.
 
-use super::waiting::FALLBACK;
-use super::{Outbound, later_by};
+use super::Outbound;
+use super::queue::{FALLBACK, OFFER};
 use crate::destination::circuit_breaker::BreakerPermit;
 use crate::destination::cooldown::Cooldown;
 use crate::random::Random;
 use crate::time::Instant;
-
-/// How long an offer is valid, in nanoseconds: enough for a late runtime, and short compared with waits
-/// for the breaker or the rate limit.
-pub(super) const OFFER: u64 = 100_000_000;
 
 impl Outbound {
     /// When [`settle`](Self::settle) next has something to do if nothing happens before; `None` if no
@@ -117,7 +113,9 @@ impl Outbound {
             if until <= before || until > now {
                 return until;
             }
-            let again = later_by(now, until.nanos_since(first)).min(request.last_start);
+            let again = now
+                .plus_nanos(until.nanos_since(first))
+                .min(request.last_start);
             last = last.max(again);
             again
         });
@@ -126,6 +124,6 @@ impl Outbound {
 
     fn offer(&mut self, now: Instant, id: u64, breaker_permit: Option<BreakerPermit>) {
         let permit = self.permit(now, breaker_permit);
-        self.queue.offer(id, later_by(now, OFFER), permit);
+        self.queue.offer(id, now.plus_nanos(OFFER), permit);
     }
 }

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::{Outbound, later_by};
+use super::Outbound;
 use crate::destination::circuit_breaker::CircuitBreaker;
 use crate::destination::cooldown::Cooldown;
 use crate::policy::Policy;
@@ -46,11 +46,11 @@ impl Outbound {
         self.queue.change_holds(|request, until| {
             // Its jitter may belong to a longer cooldown that is over.
             let jitter = share_of(nanos(policy.max_cooldown()), request.jitter);
-            match until <= later_by(end, jitter) {
+            match until <= end.plus_nanos(jitter) {
                 true => until,
                 false => {
                     let room = request.last_start.nanos_since(end);
-                    later_by(end, up_to(jitter.min(room), random))
+                    end.plus_nanos(up_to(jitter.min(room), random))
                 }
             }
         });

@@ -67,7 +67,7 @@ impl TestDestination {
     fn close(&mut self) -> Instant {
         let mut now = at(20_000);
         while !self.outbound.circuit_breaker().unwrap().is_down() {
-            now = later_by(now, 50 * MILLI);
+            now = now.plus_nanos(50 * MILLI);
             let caller = self.caller(now);
             let permit = starts(self.ask(now, &caller));
             self.ended(now, permit, BreakerOutcome::Failed);
@@ -344,7 +344,7 @@ fn a_cooldown_also_holds_callers_that_wait_already() {
     there.cool(now, 60_000);
     // Its timer was set before.
     waits(there.again(until, &in_breaker));
-    let over = later_by(now, 60_000 * MILLI);
+    let over = now.plus_nanos(60_000 * MILLI);
     waits(there.again(Instant::from_nanos(over.as_nanos() - 1), &in_breaker));
     let probe = starts(there.again(over, &in_breaker));
     assert!(probe.is_probe());
@@ -391,7 +391,7 @@ fn retry_after_to_a_probe_lets_no_other_probe_go_earlier() {
     for (audience, most) in [(Audience::Shared, 1), (Audience::TicketMillis, 100)] {
         let (mut there, mut now) = TestDestination::closed();
         let mut probes = 0;
-        let until = later_by(now, 10_000 * MILLI);
+        let until = now.plus_nanos(10_000 * MILLI);
         while now < until {
             let caller = there.caller(now);
             match there.ask(now, &caller) {
@@ -403,7 +403,7 @@ fn retry_after_to_a_probe_lets_no_other_probe_go_earlier() {
                 }
                 _ => there.leave(now, &caller),
             }
-            now = later_by(now, 10 * MILLI);
+            now = now.plus_nanos(10 * MILLI);
         }
         assert!((1..=most).contains(&probes), "{audience:?}: {probes}");
     }
@@ -468,7 +468,7 @@ fn a_caller_passes_sleeping_callers_ahead_within_two_seconds() {
     let slot = at(10_000);
     assert!(permit.started() >= slot);
     assert!(
-        permit.started() < later_by(slot, 2000 * MILLI),
+        permit.started() < slot.plus_nanos(2000 * MILLI),
         "{permit:?}"
     );
     assert_eq!(there.outbound.waiting(), asleep.len());
@@ -527,7 +527,7 @@ fn the_timer_passes_to_another_caller_when_the_leader_leaves() {
         later > due,
         "it is woken before, and looks after itself if not"
     );
-    let now = later_by(now, 100 * MILLI);
+    let now = now.plus_nanos(100 * MILLI);
     there.leave(now, &keeper);
     assert_eq!(there.outbound.take_woken(), [other.id]);
     let until = waits(there.again(now, &other));
@@ -541,7 +541,7 @@ fn a_caller_held_by_a_cooldown_is_never_the_leader() {
     let (mut there, now) = TestDestination::closed();
     there.cool(now, 1000);
     let (held, until) = there.waits(now);
-    let later = later_by(now, 1100 * MILLI);
+    let later = now.plus_nanos(1100 * MILLI);
     let caller = there.caller(later);
     let _probe = starts(there.ask(later, &caller));
     // The cooldown is over, and the held caller still has its jitter.
@@ -603,7 +603,7 @@ fn later_changes_of_a_caller_leave_no_stale_entry_at_the_breaker() {
         kind: AttemptKind::FundedRetry,
         ..caller
     };
-    let now = later_by(now, MILLI);
+    let now = now.plus_nanos(MILLI);
     waits(there.again(now, &other));
     assert_eq!(there.outbound.queued_while_down(), 1);
     there.leave(now, &other);
@@ -654,7 +654,7 @@ fn an_unlimited_waiter_exceeds_the_max_queue_time_without_a_late_attempt() {
 #[test]
 fn a_queued_caller_goes_until_its_last_start_however_slow_responses_are() {
     let (mut there, closed) = TestDestination::closed();
-    let now = later_by(closed, 30_000 * MILLI);
+    let now = closed.plus_nanos(30_000 * MILLI);
     let caller = there.caller(now);
     let probe = starts(there.ask(now, &caller));
     there.ended(now, probe, BreakerOutcome::Answered);
@@ -664,13 +664,13 @@ fn a_queued_caller_goes_until_its_last_start_however_slow_responses_are() {
             starts(there.ask(now, &caller))
         })
         .collect();
-    let later = later_by(now, 100_000 * MILLI);
+    let later = now.plus_nanos(100_000 * MILLI);
     for permit in slow {
         there.ended(later, permit, BreakerOutcome::Answered);
     }
     let retry = AdmissionRequest {
         kind: AttemptKind::FundedRetry,
-        last_start: later_by(later, 90_000 * MILLI),
+        last_start: later.plus_nanos(90_000 * MILLI),
         ..there.caller(later)
     };
     let mut answer = there.ask(later, &retry);

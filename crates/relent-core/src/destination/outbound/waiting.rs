@@ -1,14 +1,14 @@
 //! How long a waiting caller waits, and which one is the leader that owns the timer.
 
-use super::release::OFFER;
-use super::{Admission, AdmissionRequest, BlockedBy, Outbound, later_by};
+use super::Outbound;
+use super::admission::{Admission, AdmissionRequest, BlockedBy};
+use super::queue::{FALLBACK, OFFER};
 use crate::destination::circuit_breaker::CircuitBreaker;
 use crate::time::Instant;
 
-/// When a caller requests again in case a wake-up was lost, in nanoseconds. The time grows with the
-/// number of waiters (breaker) or of those ahead in the queue (rate limit). So waiters cause at most
-/// 10,000 requests a second, and a queue at most 100 for each e-fold of its length.
-pub(super) const FALLBACK: u64 = 1_000_000_000;
+/// [`FALLBACK`] grows with the number of waiters (breaker) or of those ahead in the queue (rate limit).
+/// So waiters cause at most 10,000 requests a second, and a queue at most 100 for each e-fold of its
+/// length.
 const FALLBACK_EACH: u64 = 100_000;
 const FALLBACK_AHEAD: u64 = 10_000_000;
 
@@ -25,19 +25,19 @@ impl Outbound {
             // It has its own timer, and is no leader for others: it may leave without notice.
             BlockedBy::Cooldown => {
                 let until = self.queue.held_until(id).unwrap_or(Instant::MAX);
-                return Admission::Wait(until.max(later_by(now, 1)), blocked_by);
+                return Admission::Wait(until.max(now.plus_nanos(1)), blocked_by);
             }
             BlockedBy::RateLimit => {
                 // Those ahead may be futures that are not polled, and their slots may be far apart.
                 let each = FALLBACK_AHEAD.saturating_mul(self.queue.ahead(id));
-                let fallback = later_by(now, FALLBACK.saturating_add(each));
+                let fallback = now.plus_nanos(FALLBACK.saturating_add(each));
                 let slot = self.slot_of(now, id);
-                (later_by(request.last_start, 1), slot.min(fallback))
+                (request.last_start.plus_nanos(1), slot.min(fallback))
             }
             BlockedBy::CircuitBreaker => {
                 // The more callers wait, the less often each requests again.
                 let each = FALLBACK_EACH.saturating_mul(self.waiting() as u64);
-                let fallback = later_by(now, FALLBACK.saturating_add(each));
+                let fallback = now.plus_nanos(FALLBACK.saturating_add(each));
                 let (until, last) = self.queued_until(request);
                 let own = last
                     .filter(|last| *last > now)
@@ -62,9 +62,9 @@ impl Outbound {
             due
         } else {
             // Another caller owns the timer; this is for the case that it fails.
-            fallback.max(later_by(now, OFFER))
+            fallback.max(now.plus_nanos(OFFER))
         };
-        Admission::Wait(wake_at.min(own).max(later_by(now, 1)), blocked_by)
+        Admission::Wait(wake_at.min(own).max(now.plus_nanos(1)), blocked_by)
     }
 
     /// When a queued caller gets its slot, if all ahead of it take theirs.

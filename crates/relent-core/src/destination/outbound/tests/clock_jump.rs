@@ -14,7 +14,7 @@ impl TestDestination {
             match self.again(now, caller) {
                 Admission::Start(_permit) => started.push(caller.id),
                 Admission::Stop(stop) => stopped.push(stop.reason),
-                Admission::Wait(until, _) => assert!(until < later_by(now, 700_000 * MILLI)),
+                Admission::Wait(until, _) => assert!(until < now.plus_nanos(700_000 * MILLI)),
                 Admission::TooLate => {}
             }
         }
@@ -44,7 +44,7 @@ fn callers_held_by_a_cooldown_keep_their_jitter_after_a_clock_jump() {
     // Each goes as long after the first as it was to.
     let first = held[0].1;
     for (caller, until) in &held[1..] {
-        let again = later_by(now, until.nanos_since(first));
+        let again = now.plus_nanos(until.nanos_since(first));
         let early = Instant::from_nanos(again.as_nanos() - 1);
         assert!(matches!(there.again(early, caller), Admission::Wait(..)));
         let _permit = starts(there.again(again, caller));
@@ -66,10 +66,14 @@ fn no_caller_held_by_a_cooldown_is_delayed_twice() {
     let last = held.iter().map(|(_, until)| *until).max().unwrap();
     let mut now = at(1000);
     while !waiting.is_empty() {
-        now = later_by(now, 2000 * MILLI);
+        now = now.plus_nanos(2000 * MILLI);
         let (started, _) = there.look(now, &waiting);
         waiting.retain(|caller| !started.contains(&caller.id));
-        assert!(now < later_by(last, 5000 * MILLI), "{} left", waiting.len());
+        assert!(
+            now < last.plus_nanos(5000 * MILLI),
+            "{} left",
+            waiting.len()
+        );
     }
 }
 
@@ -77,7 +81,7 @@ fn no_caller_held_by_a_cooldown_is_delayed_twice() {
 fn after_a_clock_jump_queued_requests_give_up_and_one_probe_goes() {
     let (mut there, closed) = TestDestination::closed();
     let queued: Vec<_> = (0..1000).map(|_| there.waits(closed).0).collect();
-    let (started, stopped) = there.look(later_by(closed, HOURS * MILLI), &queued);
+    let (started, stopped) = there.look(closed.plus_nanos(HOURS * MILLI), &queued);
     assert!(started.len() <= 1, "{} go", started.len());
     assert_eq!(started.len() + stopped.len(), queued.len());
     assert!(

@@ -7,16 +7,16 @@ use super::*;
 fn a_queued_request_makes_one_late_attempt_while_the_breaker_is_down() {
     let (mut there, now) = TestDestination::closed();
     let request = AdmissionRequest {
-        answer_by: later_by(now, 400 * MILLI),
+        answer_by: now.plus_nanos(400 * MILLI),
         ..there.caller(now)
     };
-    let last = later_by(now, 300 * MILLI);
+    let last = now.plus_nanos(300 * MILLI);
     assert_eq!(waits(there.ask(now, &request)), last);
-    assert!(waits(there.again(later_by(now, 299 * MILLI), &request)) <= last);
+    assert!(waits(there.again(now.plus_nanos(299 * MILLI), &request)) <= last);
     let permit = starts(there.again(last, &request));
     assert_eq!(there.outbound.waiting(), 0);
     // It is no probe, but its success counts like one.
-    there.ended(later_by(last, MILLI), permit, BreakerOutcome::Answered);
+    there.ended(last.plus_nanos(MILLI), permit, BreakerOutcome::Answered);
     assert!(!there.outbound.circuit_breaker().unwrap().is_down());
 }
 
@@ -24,12 +24,12 @@ fn a_queued_request_makes_one_late_attempt_while_the_breaker_is_down() {
 fn a_request_with_an_attempt_makes_no_late_first_attempt() {
     let (mut there, now) = TestDestination::closed();
     let request = AdmissionRequest {
-        answer_by: later_by(now, 400 * MILLI),
+        answer_by: now.plus_nanos(400 * MILLI),
         kind: AttemptKind::FundedRetry,
         ..there.caller(now)
     };
-    assert!(waits(there.ask(now, &request)) > later_by(now, 300 * MILLI));
-    waits(there.again(later_by(now, 399 * MILLI), &request));
+    assert!(waits(there.ask(now, &request)) > now.plus_nanos(300 * MILLI));
+    waits(there.again(now.plus_nanos(399 * MILLI), &request));
 }
 
 #[test]
@@ -37,14 +37,14 @@ fn no_late_first_attempt_is_made_during_a_cooldown_or_after_its_time() {
     for (cooled, late) in [(350, 0), (0, 150)] {
         let (mut there, now) = TestDestination::closed();
         let request = AdmissionRequest {
-            answer_by: later_by(now, 400 * MILLI),
+            answer_by: now.plus_nanos(400 * MILLI),
             ..there.caller(now)
         };
         waits(there.ask(now, &request));
         if cooled > 0 {
             there.cool(now, cooled);
         }
-        waits(there.again(later_by(now, (300 + late) * MILLI), &request));
+        waits(there.again(now.plus_nanos((300 + late) * MILLI), &request));
     }
 }
 

@@ -8,7 +8,7 @@ use crate::destination::circuit_breaker::AttemptKind;
 
 use proptest::prelude::*;
 
-use super::super::release::OFFER;
+use super::super::queue::OFFER;
 use super::super::*;
 use super::rate;
 use crate::destination::circuit_breaker::CircuitBreakerConfig;
@@ -174,7 +174,7 @@ impl World {
 
     fn arrive(&mut self, limit: Option<u64>, retries: u32, rate_limit_only: bool) {
         assert!(self.outbound.on_request(self.now, &mut self.random));
-        let until = limit.map_or(Instant::MAX, |millis| later_by(self.now, millis * MILLI));
+        let until = limit.map_or(Instant::MAX, |millis| self.now.plus_nanos(millis * MILLI));
         self.clients.push(Client {
             request: AdmissionRequest {
                 id: self.clients.len() as u64,
@@ -219,14 +219,14 @@ impl World {
                 };
                 client.state = State::Running {
                     permit,
-                    ends: later_by(self.now, took * MILLI),
+                    ends: self.now.plus_nanos(took * MILLI),
                 };
             }
             Admission::Wait(until, by) => {
                 assert!(until > self.now, "asks again at once");
                 if by == BlockedBy::Cooldown {
                     assert!(
-                        until <= longest.max(later_by(self.now, 1)),
+                        until <= longest.max(self.now.plus_nanos(1)),
                         "held for too long"
                     );
                 }
@@ -331,7 +331,7 @@ impl World {
     }
 
     fn advance(&mut self, nanos: u64) {
-        let until = later_by(self.now, nanos);
+        let until = self.now.plus_nanos(nanos);
         let mut turns = 0;
         while let Some((due, index)) = self.next().filter(|(due, _)| *due <= until) {
             turns += 1;
@@ -424,7 +424,7 @@ impl World {
             Step::Leave(_) | Step::Sleep(_) | Step::Awake(_) => {}
             Step::Advance(millis) => self.advance(millis * MILLI),
             Step::Suspend(millis) => {
-                self.now = later_by(self.now, millis * MILLI);
+                self.now = self.now.plus_nanos(millis * MILLI);
                 self.clear_since = None;
             }
             Step::Become(service) => self.service = service,

@@ -160,7 +160,7 @@ fn a_shorter_max_queue_time_applies_to_queued_requests() {
     there.reload(now, policy().circuit_breaker(shorter));
     assert!(there.is_woken(&caller));
     let until = waits(there.again(now, &caller));
-    assert!(until <= later_by(now, 100 * MILLI), "{until:?}");
+    assert!(until <= now.plus_nanos(100 * MILLI), "{until:?}");
     let stop = stops(there.again(until, &caller));
     assert_eq!(stop.reason, StopReason::CircuitBreaker);
     assert_eq!(there.outbound.waiting(), 0);
@@ -178,12 +178,12 @@ fn a_planned_probe_moves_to_the_time_of_the_new_policy() {
     let now = there.close();
     let (queued, _) = there.waits(now);
     there.reload(now, policy().circuit_breaker(circuit_breaker()));
-    let fresh = there.caller(later_by(now, 7000 * MILLI));
-    let answer = there.ask(later_by(now, 7000 * MILLI), &fresh);
+    let fresh = there.caller(now.plus_nanos(7000 * MILLI));
+    let answer = there.ask(now.plus_nanos(7000 * MILLI), &fresh);
     // One or the other is the probe by now: five seconds, and a quarter.
     let probe = match answer {
         Admission::Start(permit) => permit,
-        _ => starts(there.again(later_by(now, 7000 * MILLI), &queued)),
+        _ => starts(there.again(now.plus_nanos(7000 * MILLI), &queued)),
     };
     assert!(probe.is_probe());
 }
@@ -191,14 +191,14 @@ fn a_planned_probe_moves_to_the_time_of_the_new_policy() {
 #[test]
 fn a_probe_of_a_removed_breaker_is_no_probe_of_the_next() {
     let (mut there, now) = TestDestination::closed();
-    let first = later_by(now, 5000 * MILLI);
+    let first = now.plus_nanos(5000 * MILLI);
     let caller = there.caller(first);
     let old = starts(there.ask(first, &caller));
     assert!(old.is_probe());
     there.reload(first, policy());
     there.reload(first, policy().circuit_breaker(circuit_breaker()));
     let closed = there.close();
-    let second = later_by(closed, 5000 * MILLI);
+    let second = closed.plus_nanos(5000 * MILLI);
     let caller = there.caller(second);
     let own = starts(there.ask(second, &caller));
     assert!(own.is_probe());
