@@ -86,6 +86,9 @@ impl Call<'_> {
         let state = self.destination_state.as_mut();
         let permit = state.and_then(|entered| entered.stage.take_permit(Permit::has_begun));
         let started = permit.as_ref().map_or(now, Permit::started);
+        if permit.as_ref().is_some_and(Permit::is_probe) {
+            self.session.on_probe();
+        }
         let mut outcome = AttemptOutcome::of(failure);
         if permit.is_some()
             && outcome.circuit_breaker == BreakerOutcome::TimedOut

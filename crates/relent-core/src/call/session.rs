@@ -132,6 +132,13 @@ impl Session {
         self.attempts
     }
 
+    /// The running attempt was a probe of a destination that is down: it uses up no retry, and the
+    /// backoff does not grow. So a queued call survives an outage that is longer than its retries.
+    pub(crate) const fn on_probe(&mut self) {
+        self.base = self.base.saturating_add(1);
+        self.step = self.step.saturating_sub(1);
+    }
+
     /// Records that the operation succeeded.
     #[inline]
     pub fn on_success(&mut self, budget: Option<&Budget>) {

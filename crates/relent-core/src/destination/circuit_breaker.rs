@@ -10,12 +10,13 @@
 //! - **Limited**: more attempts fail than the baseline, and successes are slow or attempts time out:
 //!   the destination has a queue. Retries that the budget cannot pay for also start this state. All
 //!   attempts together are limited to a multiple of the demand. Failures reduce the multiple. It grows
-//!   in steps while nothing fails and successes are fast (AIMD). It holds while successes are slow, and
-//!   shrinks while they become slower. So the server's queue is never empty and rarely full. New
+//!   in steps while nothing fails and successes are fast (AIMD). It holds while successes
+//!   are slow, and shrinks while they become slower. So the server's queue is never empty and rarely full. New
 //!   requests go first; queued ones go as headroom allows. The step is halved if more attempts fail
 //!   right after it, or if the breaker then goes down for a load-induced reason.
 //! - **Down**: more attempts failed in a row than chance explains, or one timed out and nothing
-//!   succeeded meanwhile. Requests are queued, and one probe at a time is sent. After a successful
+//!   succeeded meanwhile. In a process without high traffic, three failures in a row are enough once the
+//!   budget cannot pay for a retry. Requests are queued, and one probe at a time is sent. After a successful
 //!   probe the breaker is limited first, so that the queue does not become a thundering herd. It
 //!   becomes normal immediately if timeouts alone caused it, the success has baseline latency, and few
 //!   requests are queued.
@@ -28,11 +29,10 @@
 //! The default must not complete fewer requests than no retries. First attempts are therefore held back
 //! only where most would fail. While the breaker is down, a queued request makes one late first
 //! attempt before its time is over. A cooldown or the rate limit may prevent that. In a
-//! high-traffic process only one in eight does so after three seconds of timeouts or overload.
+//! high-traffic process only one in eight does so after three seconds of timeouts.
 //!
-//! A low-traffic process sees too little to measure gradually. As soon as anything fails, one success
-//! far slower than the baseline counts as overload. The process releases queued requests evenly, over a
-//! multiple of the time in which they arrived.
+//! A low-traffic process sees too little to measure gradually. It releases queued requests evenly, over
+//! a multiple of the time in which they arrived.
 
 mod attempt;
 mod config;
@@ -49,7 +49,7 @@ use core::time::Duration;
 use crate::destination::budget::BreakerSignal;
 use crate::destination::sharded_counters::{Healthy, HealthyCounts};
 use crate::policy::error::PolicyError;
-use crate::random::Random;
+use crate::random::{FixedRandom, Random};
 use crate::time::{Instant, NANOS_PER_SECOND};
 pub use attempt::{AttemptKind, BreakerOutcome, BreakerPermit, Waiter};
 pub use config::CircuitBreakerConfig;
@@ -65,10 +65,9 @@ use run::Run;
 const MIN_FACTOR: f64 = 0.05;
 /// A process with fewer requests per second takes little from the destination, and its callers would wait longest.
 const LOW_TRAFFIC_PER_SECOND: f64 = 2.0;
-/// The budget's ratio is not raised for this long after overload, nor above this share of failures, nor
-/// beyond this ratio. The margin adds to the average need.
+/// The budget's ratio is not raised for this long after overload, nor beyond this ratio. The margin adds
+/// to the average need.
 const OVERLOAD_MEMORY: Duration = Duration::from_secs(15);
-const MAX_HIDDEN_FAILURE_SHARE: f64 = 0.7;
 const MAX_RATIO: f64 = 1.5;
 const RATIO_MARGIN: f64 = 1.25;
 /// A destination that responded to one of this many requests still responds. If four of five are
@@ -129,8 +128,8 @@ pub struct CircuitBreaker {
     false_alarm: bool,
     /// When the breaker last left the normal state; the demand at that time is kept.
     left_normal: Instant,
-    /// When the last success was far slower than the baseline; `None` if it was not.
-    slowed: Option<Instant>,
+    /// Whether the last success since the breaker left the normal state was slow.
+    slowed: bool,
     /// Mean latency of recent successes, in seconds.
     recent: f64,
     /// When overload was last seen.
@@ -166,7 +165,7 @@ impl CircuitBreaker {
             run: Run::default(),
             false_alarm: false,
             left_normal: Instant::ORIGIN,
-            slowed: None,
+            slowed: false,
             recent: 0.0,
             overload: None,
             evidence: Evidence::default(),
@@ -193,12 +192,8 @@ impl CircuitBreaker {
     pub(crate) fn healthy(&self, now: Instant) -> Option<Healthy> {
         let ends = self.demand.slot_ends(now)?.min(self.tally.earliest());
         let ends = ends.min(self.evidence.window_ends());
-        // If many attempts have failed, one more success can make an early evaluation due. Otherwise
-        // successes only lower the share of failures.
-        let nothing_pends = self.queue.len() == 0 && !self.tally.has_many_failures();
-        (self.is_normal() && nothing_pends && now < ends).then(|| Healthy {
+        (self.is_normal() && self.queue.len() == 0 && now < ends).then(|| Healthy {
             until: ends,
-            longest: self.baseline.longest_fast(),
             shortest: self.evidence.shortest_of_window(),
         })
     }
@@ -210,7 +205,6 @@ impl CircuitBreaker {
             self.run.on_success(counted.answered);
             self.share.add_successes(counted.successes);
             self.plain_failure.add_successes(counted.successes);
-            self.slowed = None;
             self.tally.add(counted.successes, counted.took);
         }
     }
@@ -230,7 +224,7 @@ impl CircuitBreaker {
 
     /// Whether a request that is queued without an attempt makes one now that its time is nearly over.
     /// Only a breaker that is down returns `true`. It does so for every request, or for one in eight
-    /// after three seconds of timeouts or overload in a high-traffic process. Call it once for each
+    /// after three seconds of timeouts in a high-traffic process. Call it once for each
     /// request.
     pub(crate) fn grants_late_first_attempt(&mut self, now: Instant) -> bool {
         let demand = self.demand.baseline(now);
@@ -265,9 +259,8 @@ impl CircuitBreaker {
     /// otherwise 0.
     #[must_use]
     pub fn ratio(&self, now: Instant) -> f64 {
-        let bound = self.saw_overload_recently(now)
-            || self.plain_failure.is_above(MAX_HIDDEN_FAILURE_SHARE);
-        let measures_no_load = self.is_normal() && self.fails_after_service() && !bound;
+        let measures_no_load =
+            self.is_normal() && self.fails_after_service() && !self.saw_overload_recently(now);
         match measures_no_load || self.low_traffic && !self.is_down() {
             true => self.max_ratio(),
             false => 0.0,
@@ -279,7 +272,7 @@ impl CircuitBreaker {
     fn detects_packet_loss(&self) -> bool {
         match self.state {
             State::Normal => true,
-            State::Limited(_) => self.slowed.is_none(),
+            State::Limited(_) => !self.slowed,
             State::Down(_) => false,
         }
     }
@@ -314,10 +307,7 @@ impl CircuitBreaker {
             consecutive_failures: self.run.is_repeated() && !self.low_traffic,
             timeouts_are_loss: self.detects_packet_loss() && self.evidence.is_lossy(),
             low_traffic: self.low_traffic,
-            // A process with few requests cannot tell whether it is one of very many.
-            retries_free: !self.is_normal()
-                && self.demand.is_rate_known(now)
-                && (!self.low_traffic || self.is_down()),
+            retries_free: !self.is_normal() && (!self.low_traffic || self.is_down()),
             limited: !(self.is_normal() || self.is_down()),
         }
     }
@@ -333,7 +323,7 @@ impl CircuitBreaker {
     /// Upper bound of the [ratio](Self::ratio) as long as nothing fails.
     pub(crate) fn max_ratio(&self) -> f64 {
         let failing = match self.low_traffic {
-            true => self.share.get().min(MAX_HIDDEN_FAILURE_SHARE),
+            true => self.share.get(),
             false => self.plain_failure.get(),
         };
         (RATIO_MARGIN * failing / (1.0 - failing)).min(MAX_RATIO)
@@ -350,7 +340,13 @@ impl CircuitBreaker {
     ) -> Option<BreakerPermit> {
         self.evaluate_if_due(now);
         if kind == AttemptKind::UnfundedRetry && self.is_normal() {
-            self.limit(now, DEMAND_ONLY_FACTOR.max(1.0 + self.ratio(now)));
+            let demand = self.demand.baseline(now);
+            if self.run.is_long() && demand < HIGH_TRAFFIC_PER_SECOND {
+                // The retry comes after a random delay, so the first probe needs no jitter.
+                self.go_down(now, demand, false, &mut FixedRandom::at(0.5));
+            } else {
+                self.limit(now, DEMAND_ONLY_FACTOR.max(1.0 + self.ratio(now)));
+            }
         }
         let fresh = kind == AttemptKind::First;
         let funded = self.low_traffic && kind == AttemptKind::FundedRetry;
@@ -423,16 +419,12 @@ impl CircuitBreaker {
             // It releases one request, or ends by itself.
             State::Limited(limit) => {
                 let demand = self.demand.baseline(now);
-                let ends = match self.slowed {
-                    None => limit.until,
-                    Some(_) => Instant::MAX,
-                };
                 let spreads = limit
                     .spread_at(OVERLOAD_MEMORY)
                     .filter(|_| demand < HIGH_TRAFFIC_PER_SECOND);
                 limit
                     .next(demand)
-                    .min(ends)
+                    .min(limit.until)
                     .min(spreads.unwrap_or(Instant::MAX))
             }
             State::Down(down) => down.next(&self.config),
@@ -470,7 +462,9 @@ impl CircuitBreaker {
                 self.run.on_success(now);
                 self.share.add(false);
                 self.plain_failure.add(false);
-                self.slowed = self.baseline.proves_queue(took).then_some(now);
+                if !self.is_normal() {
+                    self.slowed = self.baseline.is_slow_success(took as f64);
+                }
                 if let State::Down(down) = self.state {
                     self.false_alarm = down.is_false_alarm();
                     let factor = self.flapping.on_up(now, self.step_scale.headroom());
@@ -480,7 +474,8 @@ impl CircuitBreaker {
                     if self.false_alarm
                         && down.by_lone_timeout
                         && few
-                        && self.baseline.is_within_baseline(took as f64)
+                        && self.baseline.took() > 0.0
+                        && !self.slowed
                     {
                         return self.open(now);
                     }
@@ -510,7 +505,6 @@ impl CircuitBreaker {
                 }
             }
         }
-        self.evaluate_early(now);
         self.evaluate_if_due(now);
     }
 
@@ -524,7 +518,7 @@ impl CircuitBreaker {
         let demand = self.demand.baseline(now);
         let silence = self.baseline.silence(demand);
         let plain_failure = ended == BreakerOutcome::Failed;
-        let knows = (&self.baseline, &self.run, &self.share);
+        let knows = (&self.baseline, &self.run);
         let lost = ended == BreakerOutcome::TimedOut
             && self.detects_packet_loss()
             && self.evidence.on_timeout(
@@ -559,7 +553,8 @@ impl CircuitBreaker {
         let overloaded = ended != BreakerOutcome::Failed;
         if let State::Down(down) = &mut self.state {
             if permit.probe {
-                down.on_failed_probe(now, &self.config, demand, overloaded, random);
+                let timed_out = ended == BreakerOutcome::TimedOut;
+                down.on_failed_probe(now, &self.config, demand, timed_out, random);
             }
             return;
         }
@@ -567,20 +562,31 @@ impl CircuitBreaker {
         // A process with more requests soon sees a success if the alarm is false again.
         let is_cautious = self.false_alarm && demand < LOW_TRAFFIC_PER_SECOND;
         if self.run.is_outage(now, demand) || self.run.is_silence(now, silence, is_cautious) {
-            let is_flapping = self.flapping.on_down(now, self.run.since());
             if overloaded && !self.is_normal() {
                 self.step_scale.halve();
             }
-            self.leave_normal(now);
-            let mut down = Down::new(now, &self.config, demand, overloaded, random);
-            down.is_flapping = is_flapping;
-            down.by_lone_timeout = self.run.is_lone_timeout();
-            self.state = State::Down(down);
+            self.go_down(now, demand, ended == BreakerOutcome::TimedOut, random);
         }
+    }
+
+    fn go_down(
+        &mut self,
+        now: Instant,
+        demand: f64,
+        timed_out: bool,
+        random: &mut (impl Random + ?Sized),
+    ) {
+        let is_flapping = self.flapping.on_down(now, self.run.since());
+        self.leave_normal(now);
+        let mut down = Down::new(now, &self.config, demand, timed_out, random);
+        down.is_flapping = is_flapping;
+        down.by_lone_timeout = self.run.is_lone_timeout();
+        self.state = State::Down(down);
     }
 
     fn leave_normal(&mut self, now: Instant) {
         if self.is_normal() {
+            self.slowed = false;
             self.left_normal = now;
             self.demand.keep(now);
         }
@@ -588,7 +594,6 @@ impl CircuitBreaker {
 
     fn limit(&mut self, now: Instant, factor: f64) {
         self.leave_normal(now);
-        self.keep_queued(now);
         self.tally.clear(now);
         let demand = self.demand.baseline(now);
         let mut limit = Limit::new(now, factor, &self.baseline);
@@ -607,38 +612,10 @@ impl CircuitBreaker {
         self.state = State::Normal;
     }
 
-    /// Evaluates early. In a low-traffic process, a failure and a success far slower than the baseline
-    /// are overload, unless the failure took full service time. A high-traffic process need not wait
-    /// for half a second.
-    fn evaluate_early(&mut self, now: Instant) {
-        let served = self.fails_after_service();
-        if !self.is_normal() || !self.baseline.fails_above_baseline(&self.tally, served) {
-            return;
-        }
-        if self.tally.allows_early_evaluation(now)
-            && self.tally.has_many_failures()
-            && self.baseline.is_slow(&self.tally)
-        {
-            return self.evaluate(now);
-        }
-        let slowed = self
-            .slowed
-            .is_some_and(|then| then.saturating_add(OVERLOAD_MEMORY) > now);
-        if slowed
-            && !(served && self.tally.has_only_plain_failures())
-            && self.demand.baseline(now) < HIGH_TRAFFIC_PER_SECOND
-        {
-            self.overload = Some(now);
-            self.low_traffic = false;
-            self.limit(now, DEMAND_ONLY_FACTOR);
-        }
-    }
-
     /// Evaluates the counts when there are enough of them, or enough time has passed.
     fn evaluate_if_due(&mut self, now: Instant) {
         if let State::Limited(limit) = self.state
             && now >= limit.until
-            && self.slowed.is_none()
         {
             return self.open(now);
         }
@@ -666,12 +643,6 @@ impl CircuitBreaker {
         }
     }
 
-    /// Queued requests count as demand, since their callers make no new ones.
-    fn keep_queued(&mut self, now: Instant) {
-        let came_in = now.nanos_since(self.left_normal);
-        self.demand.keep_queued(self.queue.len(), came_in);
-    }
-
     fn evaluate(&mut self, now: Instant) {
         let tally = self.tally;
         self.tally.clear(now);
@@ -680,9 +651,6 @@ impl CircuitBreaker {
             let mean = mean / NANOS_PER_SECOND;
             rising = (mean - self.recent).max(0.0) / tally.seconds(now).max(1e-9);
             self.recent = mean;
-        }
-        if !self.is_normal() {
-            self.keep_queued(now);
         }
         let demand = self.demand.baseline(now);
         // Do not hold back attempts that would succeed without retries.
@@ -698,7 +666,6 @@ impl CircuitBreaker {
         let overload =
             failing && (slow || limited_by_server || self.baseline.is_overload_by_timeouts(&tally));
         if overload {
-            self.flapping.on_overload();
             self.overload = Some(now);
             self.low_traffic = false;
         } else if !slow && tally.is_faultless() {
@@ -717,7 +684,7 @@ impl CircuitBreaker {
                 }
             }
             State::Normal => {
-                if !slow && !tally.has_rejections() {
+                if !slow {
                     self.baseline.learn(&tally);
                 }
             }
@@ -725,7 +692,7 @@ impl CircuitBreaker {
                 if overload {
                     limit.cut(now, kept, least);
                 } else if slow {
-                    limit.hold(now, self.baseline.is_very_slow(&tally), rising);
+                    limit.hold(now, rising);
                 } else if failing && lost {
                     return self.open(now);
                 } else if failing && !served {

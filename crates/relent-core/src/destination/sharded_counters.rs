@@ -1,16 +1,14 @@
-//! Counts requests and fast successes without the lock, for a circuit breaker in the normal state.
+//! Counts requests and successes without the lock, for a circuit breaker in the normal state.
 
 use crate::sync::{AtomicU64, CacheAligned, Ordering};
 use crate::time::Instant;
 
-/// A period in which requests and fast successes do not change the state of a normal breaker. They can
+/// A period in which requests and successes do not change the state of a normal breaker. They can
 /// be counted and delivered later.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Healthy {
     /// The end of the period.
     pub(crate) until: Instant,
-    /// A success that took more nanoseconds is slow.
-    pub(crate) longest: u64,
     /// A success that took fewer nanoseconds is the fastest of the window.
     pub(crate) shortest: u64,
 }
@@ -36,8 +34,6 @@ pub(crate) struct Healthy {
 pub(crate) struct HealthyCounters {
     /// The breaker is healthy until then, in nanoseconds; 0 while the batch is shut.
     healthy_until: AtomicU64,
-    /// A success that took more nanoseconds goes to the breaker.
-    longest: AtomicU64,
     /// A success that took fewer nanoseconds is the fastest of the window, and goes to the breaker.
     shortest: AtomicU64,
     shard: Shard,
@@ -92,7 +88,6 @@ impl HealthyCounters {
     pub(crate) fn new() -> Self {
         Self {
             healthy_until: AtomicU64::new(0),
-            longest: AtomicU64::new(0),
             shortest: AtomicU64::new(0),
             shard: Shard::new(0),
         }
@@ -107,7 +102,7 @@ impl HealthyCounters {
     /// Whether requests and successes need only be counted.
     #[inline]
     pub(crate) fn is_healthy(&self, now: Instant) -> bool {
-        // Pairs with `open`: a thread that sees the healthy period sees its `longest`, or a later one.
+        // Pairs with `open`: a thread that sees the healthy period sees its `shortest`, or a later one.
         now.as_nanos() < self.healthy_until.load(Ordering::Acquire)
     }
 
@@ -134,7 +129,7 @@ impl HealthyCounters {
     ) -> bool {
         let took = now.nanos_since(started);
         if !self.is_healthy(now)
-            || took > self.longest.load(Ordering::Relaxed)
+            || took > MAX_LATENCY_NANOS
             || took < self.shortest.load(Ordering::Relaxed)
         {
             return false;
@@ -172,8 +167,6 @@ impl HealthyCounters {
     /// Starts counting for this healthy period. Requires the lock, and that the counts were
     /// [taken](Self::take).
     pub(crate) fn open(&self, healthy: Healthy, shards: Option<&ShardedCounters>) {
-        self.longest
-            .store(healthy.longest.min(MAX_LATENCY_NANOS), Ordering::Relaxed);
         self.shortest.store(healthy.shortest, Ordering::Relaxed);
         self.shard.successes.store(0, Ordering::Relaxed);
         for shard in shards.into_iter().flat_map(ShardedCounters::all) {
@@ -289,11 +282,10 @@ mod loom_tests {
         Instant::from_nanos(nanos)
     }
 
-    fn healthy(until: u64, longest: u64) -> Healthy {
+    fn healthy(until: u64, shortest: u64) -> Healthy {
         Healthy {
             until: at(until),
-            longest,
-            shortest: 0,
+            shortest,
         }
     }
 
@@ -303,7 +295,7 @@ mod loom_tests {
     impl Shared {
         fn open() -> Arc<Self> {
             let shared = Self(HealthyCounters::new(), ShardedCounters::new());
-            shared.0.open(healthy(100, 50), Some(&shared.1));
+            shared.0.open(healthy(100, 0), Some(&shared.1));
             Arc::new(shared)
         }
 
@@ -386,10 +378,10 @@ mod loom_tests {
         models(|apart| {
             let shared = Shared::open();
             let other = shared.clone();
-            // Calm only in the second period, in which it is slow.
+            // Calm only in the second period, in which it is the fastest.
             let there = thread::spawn(move || other.add_success(apart, 150, 110));
             shared.take(90);
-            shared.0.open(healthy(200, 30), Some(&shared.1));
+            shared.0.open(healthy(200, 50), Some(&shared.1));
             assert!(!there.join().unwrap());
         });
     }
@@ -399,14 +391,14 @@ mod loom_tests {
     fn loom_shards_created_during_a_turn_lose_no_counts() {
         loom::model(|| {
             let shared = Arc::new(Shared(HealthyCounters::new(), ShardedCounters::new()));
-            shared.0.open(healthy(100, 50), None);
+            shared.0.open(healthy(100, 0), None);
             let other = shared.clone();
             let there = thread::spawn(move || {
                 other.shard(true).add_request();
                 u32::from(other.add_success(true, 10, 9))
             });
             let before = shared.0.take(at(20), None);
-            shared.0.open(healthy(100, 50), Some(&shared.1));
+            shared.0.open(healthy(100, 0), Some(&shared.1));
             let added = there.join().unwrap();
             let after = shared.take(30);
             assert_eq!(before.successes + after.successes, added);
@@ -476,7 +468,7 @@ mod tests {
                     Step::Take => prop_assert_eq!(apart.take(now, shards), one.take(now, None)),
                     Step::Open => {
                         prop_assert_eq!(apart.take(now, shards), one.take(now, None));
-                        let healthy = || Healthy { until: Instant::from_nanos(150), longest: 50, shortest: 5 };
+                        let healthy = || Healthy { until: Instant::from_nanos(150), shortest: 5 };
                         apart.open(healthy(), shards);
                         one.open(healthy(), None);
                     }

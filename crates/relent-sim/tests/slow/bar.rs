@@ -173,11 +173,12 @@ fn processes_of_any_size_hide_load_independent_failures() {
 /// nothing by too many attempts. Without retries 0.9 is possible.
 #[test]
 fn low_traffic_processes_save_most_requests_of_a_blackout() {
-    for (processes, least) in [("1000", 0.999), ("10000", 0.96)] {
+    // Each process probes every five seconds, so that its callers learn within five seconds that the service is back.
+    for (processes, least, attempts) in [("1000", 0.999, 1.2), ("10000", 0.96, 1.4)] {
         let changes = [("clients.processes", processes)];
         let runs = runs_of(Policy::STANDARD, "blackout", &changes, FEW_SEEDS);
         assert!(goodput(&runs) >= least, "{processes}: {}", goodput(&runs));
-        assert!(amplification(&runs) <= 1.2, "{}", amplification(&runs));
+        assert!(amplification(&runs) <= attempts, "{}", amplification(&runs));
     }
 }
 

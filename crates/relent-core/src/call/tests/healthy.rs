@@ -329,7 +329,7 @@ fn a_full_batch_is_passed_on() {
     );
 }
 
-/// Three of fifteen attempts have failed. The next success makes an early evaluation due.
+/// Three of fifteen attempts have failed.
 #[test]
 fn successes_are_not_batched_while_one_can_limit_the_breaker() {
     use Step::{Advance, Calls, Come, Next, Redirected, Succeed};

@@ -17,8 +17,8 @@ pub struct CircuitBreakerConfig {
     /// Longest time from going down to the first probe, ± 25 % jitter. Each later interval is half as
     /// long again as the one before.
     pub first_probe: Duration,
-    /// Longest time between two probes while requests are made. Without new requests, queued ones probe
-    /// once in the time of three requests at the normal rate, at most every 20 s.
+    /// Longest time between two probes. After a timeout, queued requests probe once in the time of three
+    /// requests at the normal rate, if that is longer, and at least every 20 s.
     pub max_probe: Duration,
     /// Longest time a request is queued, counted from when it was made, whatever its other limits are.
     /// The driver enforces it.

@@ -10,12 +10,10 @@ use crate::time::{Instant, nanos};
 /// sooner than after so many nanoseconds. Twenty probes per second are enough.
 const REQUESTS_PER_PROBE: f64 = 10.0;
 const MIN_PROBE_INTERVAL_NANOS: u64 = 50_000_000;
-/// Growth of the delay of queued probes after each failed one. That of new requests grows by half.
-const QUEUED_WAIT_GROWTH: u64 = 5;
-/// In a low-traffic process a queued request probes after the time in which this many new requests are
-/// expected. After a timeout, a new request probes after the expected time of one.
-const LOW_TRAFFIC_REQUESTS: f64 = 3.0;
-/// After so many nanoseconds of timeouts or overload, only one in `LATE_ATTEMPT_DIVISOR` requests makes its late
+/// After a timeout, a queued request probes after the time in which this many new requests are expected,
+/// and a new request after the expected time of one.
+const REQUESTS_PER_QUEUED_PROBE: f64 = 3.0;
+/// After so many nanoseconds of timeouts, only one in `LATE_ATTEMPT_DIVISOR` requests makes its late
 /// first attempt. The divisor is smaller if fewer requests arrive in `HELD_SECONDS`.
 const LONG_OUTAGE_NANOS: u64 = 3_000_000_000;
 const LATE_ATTEMPT_DIVISOR: f64 = 8.0;
@@ -25,9 +23,8 @@ const STALE_PROBE_FACTOR: u64 = 2;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Down {
-    /// Delay between two probes before jitter, for new and for queued requests.
+    /// Delay between two probes before jitter.
     wait: u64,
-    queued_wait: u64,
     /// When a new request may be the next probe, and when a queued one may.
     due: Instant,
     queued_due: Instant,
@@ -35,8 +32,8 @@ pub(super) struct Down {
     probing: Option<Instant>,
     failed: bool,
     since: Instant,
-    /// Whether a timeout or overload ended the last probe, or brought the breaker down.
-    overloaded: bool,
+    /// Whether a timeout ended the last probe, or brought the breaker down.
+    timed_out: bool,
     /// Requests for a late first attempt since the breaker has been down for long.
     late_requests: u32,
     /// Whether new requests probe without delay while the outage is brief.
@@ -50,24 +47,23 @@ impl Down {
         now: Instant,
         config: &CircuitBreakerConfig,
         demand: f64,
-        overloaded: bool,
+        timed_out: bool,
         random: &mut (impl Random + ?Sized),
     ) -> Self {
         let first = nanos(config.first_probe);
         let mut closed = Self {
             wait: first,
-            queued_wait: first,
             due: now,
             queued_due: now,
             probing: None,
             failed: false,
             since: now,
-            overloaded,
+            timed_out,
             late_requests: 0,
             is_flapping: false,
             by_lone_timeout: false,
         };
-        closed.plan(now, demand, overloaded, random);
+        closed.plan(now, demand, timed_out, random);
         closed
     }
 
@@ -77,15 +73,14 @@ impl Down {
         now: Instant,
         config: &CircuitBreakerConfig,
         demand: f64,
-        overloaded: bool,
+        timed_out: bool,
         random: &mut (impl Random + ?Sized),
     ) {
         self.failed = true;
-        self.overloaded = overloaded;
+        self.timed_out = timed_out;
         self.wait = self.wait.saturating_add(self.wait / 2);
         self.wait = self.wait.min(nanos(config.max_probe));
-        self.queued_wait = self.queued_wait.saturating_mul(QUEUED_WAIT_GROWTH);
-        self.plan(now, demand, overloaded, random);
+        self.plan(now, demand, timed_out, random);
     }
 
     /// A probe got a `Retry-After`, which shows neither that the destination is up nor that it is down.
@@ -108,22 +103,21 @@ impl Down {
             now.plus_nanos(wait.saturating_add(wait / 4))
         };
         self.due = self.due.min(latest(1.0));
-        self.queued_due = self.queued_due.min(latest(LOW_TRAFFIC_REQUESTS));
+        self.queued_due = self.queued_due.min(latest(REQUESTS_PER_QUEUED_PROBE));
     }
 
     fn plan(
         &mut self,
         now: Instant,
         demand: f64,
-        overloaded: bool,
+        timed_out: bool,
         random: &mut (impl Random + ?Sized),
     ) {
         let requests = |count| expected_nanos(count, demand);
         // An attempt that waits in a queue until its timeout costs as much as a success.
-        let (fresh, queued) = if overloaded {
-            (requests(1.0), requests(LOW_TRAFFIC_REQUESTS))
-        } else {
-            (0, requests(LOW_TRAFFIC_REQUESTS).min(self.queued_wait))
+        let (fresh, queued) = match timed_out {
+            true => (requests(1.0), requests(REQUESTS_PER_QUEUED_PROBE)),
+            false => (0, 0),
         };
         let mut due = |wait: u64| {
             let quarter = wait / 4;
@@ -168,7 +162,7 @@ impl Down {
     /// held back would have succeeded, whatever s is. All are sent where attempts fail fast, since
     /// those occupy no queue.
     pub(super) fn grants_late_first_attempt(&mut self, now: Instant, demand: f64) -> bool {
-        if !self.overloaded || now.nanos_since(self.since) < LONG_OUTAGE_NANOS {
+        if !self.timed_out || now.nanos_since(self.since) < LONG_OUTAGE_NANOS {
             return true;
         }
         let one_in = (demand * HELD_SECONDS).clamp(1.0, LATE_ATTEMPT_DIVISOR) as u32;

@@ -1,29 +1,23 @@
 //! Compares failures with successes: whether they may be signs of overload.
 
-use super::measure::{Baseline, Share, expected_nanos};
+use super::measure::{Baseline, expected_nanos};
 use super::run::Run;
 use crate::time::{Instant, NANOS_PER_SECOND};
 
 /// The failure latency is the mean of about this many.
 const LATENCY_SAMPLES: u32 = 20;
-/// A failure with at least this share of a success's service time is a slow failure. Exponentially
-/// distributed times are shorter by chance, so one failure needs a smaller share than many.
-const SERVED_SHARE_OF_ONE: f64 = 0.25;
-const SERVED_SHARE_OF_MANY: f64 = 0.33;
-/// A single failure counts as at most this many times the service time of a success.
-const MAX_FAILURE_WORK: f64 = 2.0;
+/// A failure with at least this share of a success's service time is a slow failure.
+const SERVED_SHARE: f64 = 0.33;
 /// The minimum covers one to two windows of so many nanoseconds, since the network path may become
 /// longer.
 const MIN_LATENCY_WINDOW_NANOS: u64 = 30_000_000_000;
 /// Packet loss leaves the latency of other successes at the baseline. A lost attempt timed out after
 /// this many times that latency.
 const LOST_LATENCY_FACTOR: f64 = 4.0;
-/// No success is needed meanwhile if this few requests are made in that time plus a second before it.
-/// After a false alarm, the expected time of that many requests replaces the second.
+/// A success shortly before it proves packet loss, too: within the expected time of this many requests,
+/// and, except after a false alarm, within so many nanoseconds.
 const LOSS_REQUESTS: f64 = 3.0;
 const MAX_BEFORE_NANOS: u64 = 1_000_000_000;
-/// A higher share of failures is not random packet loss.
-const MAX_LOSS_SHARE: f64 = 0.6;
 
 /// Tells load-induced failures from others. A full service rejects fast, and an overloaded one lets
 /// attempts time out. A failure after full service time is not caused by load. Neither is a lost
@@ -94,47 +88,37 @@ impl Evidence {
         self.shortest.add(now, took);
     }
 
-    /// An attempt failed after so many nanoseconds, neither by overload nor by timeout, or was lost.
-    /// The latency counts as at most twice the service time of a success: one very long attempt is not
-    /// representative.
+    /// An attempt failed after so many nanoseconds, neither by overload nor by timeout, or was lost. It
+    /// counts as at most as long as a success: one very long attempt is not representative.
     pub(super) fn on_failure(&mut self, took: u64, recent: f64, baseline: &Baseline) {
         let took = match success_nanos(recent, baseline) {
-            success if success > 0.0 => {
-                let most = self.round_trip(baseline).map_or(success, |round_trip| {
-                    success + (MAX_FAILURE_WORK - 1.0) * service_nanos(success, round_trip)
-                });
-                (took as f64).min(most)
-            }
+            success if success > 0.0 => success.min(took as f64),
             _ => took as f64,
         };
         self.count = self.count.saturating_add(1).min(LATENCY_SAMPLES);
         self.took += (took - self.took) / f64::from(self.count);
     }
 
-    /// An attempt that started then timed out. Returns whether it counts as packet loss: an attempt has
-    /// succeeded since, or shortly before at this `demand`. After a `false_alarm` that time is longer.
-    /// `recent` is the mean latency of recent successes, in seconds.
+    /// An attempt that started then timed out. Returns whether it counts as packet loss: it took far
+    /// longer than successes, and one has succeeded since, or shortly before at this `demand`. After a
+    /// `false_alarm` that time is longer. `recent` is the mean latency of recent successes, in seconds.
     pub(super) fn on_timeout(
         &mut self,
         now: Instant,
         started: Instant,
         (recent, demand): (f64, f64),
-        (baseline, run, share): (&Baseline, &Run, &Share),
+        (baseline, run): (&Baseline, &Run),
         false_alarm: bool,
     ) -> bool {
         let recent = recent * NANOS_PER_SECOND;
         let few = expected_nanos(LOSS_REQUESTS, demand);
-        let before = if false_alarm {
-            few
-        } else {
-            few.min(MAX_BEFORE_NANOS)
+        let before = match false_alarm {
+            true => few,
+            false => few.min(MAX_BEFORE_NANOS),
         };
-        let since = started.minus_nanos(before);
         self.lossy = recent > 0.0
-            && baseline.is_within_baseline(recent)
             && now.nanos_since(started) as f64 >= LOST_LATENCY_FACTOR * baseline.took().max(recent)
-            && run.has_success_since(since)
-            && share.get() < MAX_LOSS_SHARE;
+            && run.has_success_since(started.minus_nanos(before));
         self.lossy
     }
 
@@ -147,10 +131,9 @@ impl Evidence {
     /// count. `false` until both a success and a failure are known.
     pub(super) fn fails_after_service(&self, recent: f64, baseline: &Baseline) -> bool {
         let success = success_nanos(recent, baseline);
-        let few = (SERVED_SHARE_OF_MANY - SERVED_SHARE_OF_ONE) / f64::from(self.count.max(1));
         let round_trip = self.round_trip(baseline).unwrap_or(0.0);
         let is_worked_on = service_nanos(self.took, round_trip)
-            >= (SERVED_SHARE_OF_MANY - few) * service_nanos(success, round_trip);
+            >= SERVED_SHARE * service_nanos(success, round_trip);
         self.count > 0 && success > 0.0 && is_worked_on
     }
 

@@ -9,8 +9,6 @@ const BRIEF_NANOS: u64 = 2_500_000_000;
 const SAME_CAUSE_NANOS: u64 = 100_000_000;
 /// After a brief outage the breaker starts with this many times the last multiple without faults.
 const BRIEF_OUTAGE_STEP: f64 = 1.2;
-/// What remains of its part above the demand if there was overload.
-const OVERLOAD_DECREASE: f64 = 0.5;
 
 /// Whether the last outage was brief and not caused by load. The breaker evaluates twice a second and
 /// restarts with little headroom, so it would find no headroom in an uptime of one second. It therefore
@@ -24,8 +22,6 @@ pub(super) struct Flapping {
     failed: Instant,
     /// Whether there were timeouts or overload in that time.
     has_load_failures: bool,
-    /// Whether an evaluation has found overload since then: more failures, and slow successes.
-    overload: bool,
     /// Whether plain failures brought it down, and nothing failed before them.
     sudden: bool,
     /// Whether the last outage began like that, and was brief.
@@ -41,7 +37,6 @@ impl Flapping {
             since: Instant::ORIGIN,
             failed: Instant::MAX,
             has_load_failures: false,
-            overload: false,
             sudden: false,
             brief: false,
             factor: NORMAL_FACTOR,
@@ -55,10 +50,6 @@ impl Flapping {
         self.has_load_failures |= !plain_failure;
     }
 
-    pub(super) const fn on_overload(&mut self) {
-        self.overload = true;
-    }
-
     /// Nothing is wrong, and this is the multiple of the demand from now on. The failures that bring
     /// the breaker down may cut it before they do; that does not reduce the headroom.
     pub(super) const fn on_growth(&mut self, factor: f64) {
@@ -69,7 +60,6 @@ impl Flapping {
     pub(super) const fn on_faultless(&mut self) {
         self.failed = Instant::MAX;
         self.has_load_failures = false;
-        self.overload = false;
     }
 
     /// The breaker goes down; only failures were seen since `run`. Returns whether new requests probe
@@ -77,9 +67,6 @@ impl Flapping {
     pub(super) fn on_down(&mut self, now: Instant, run: Instant) -> bool {
         self.sudden = !self.has_load_failures && run.nanos_since(self.failed) <= SAME_CAUSE_NANOS;
         self.brief &= self.sudden;
-        if self.overload {
-            self.factor = 1.0 + (self.factor - 1.0) * OVERLOAD_DECREASE;
-        }
         self.begin(now);
         self.brief
     }

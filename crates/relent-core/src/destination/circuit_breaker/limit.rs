@@ -9,13 +9,9 @@ use crate::time::{Instant, NANOS_PER_SECOND};
 pub(super) const NORMAL_FACTOR: f64 = 1.2;
 
 /// Additive increase of the multiple: the first step and the largest. Each good interval in a row
-/// doubles the step, but only below the demand.
+/// doubles the step.
 const FIRST_STEP: f64 = 0.12;
 const LAST_STEP: f64 = 0.4;
-/// Increase of the multiple below the demand while successes are slow: this finds the fair share.
-const SLOW_STEP: f64 = 0.02;
-/// What remains of its part above the demand after an interval with a long queue.
-const LONG_QUEUE_DECREASE: f64 = 0.95;
 /// Rise of the mean of a few successes that may be chance, in seconds per second.
 const NOISE_SECONDS_PER_SECOND: f64 = 0.12;
 const MAX_FACTOR: f64 = 4.0;
@@ -252,16 +248,15 @@ impl Limit {
         self.factor <= DEMAND_ONLY_FACTOR
     }
 
-    /// Nothing fails, but there is a queue. While latency is `rising` by so many seconds per second,
-    /// the queue receives that much more than is served.
-    pub(super) fn hold(&mut self, now: Instant, long: bool, rising: f64) {
-        let factor = if self.factor < 1.0 {
-            self.factor + SLOW_STEP
-        } else {
-            // The last increase was too much; ease further if the queue has become long.
-            let above = self.before.max(1.0) - 1.0;
-            let eased = 1.0 + above * if long { LONG_QUEUE_DECREASE } else { 1.0 };
-            (self.factor / (1.0 + (rising - NOISE_SECONDS_PER_SECOND).max(0.0))).clamp(1.0, eased)
+    /// Nothing fails, but there is a queue: the last increase was too much. While latency is `rising` by
+    /// so many seconds per second, the queue receives that much more than is served.
+    pub(super) fn hold(&mut self, now: Instant, rising: f64) {
+        let factor = match self.factor < 1.0 {
+            true => self.factor,
+            false => {
+                let excess = (rising - NOISE_SECONDS_PER_SECOND).max(0.0);
+                (self.factor / (1.0 + excess)).clamp(1.0, self.before.max(1.0))
+            }
         };
         self.restart_growth(now, factor);
     }
@@ -272,7 +267,7 @@ impl Limit {
         let step = if self.factor < 1.0 {
             self.step
         } else {
-            self.step.min(FIRST_STEP) * f64::from(step_scale.0)
+            self.step * f64::from(step_scale.0)
         };
         step_scale.lengthen();
         self.before = self.factor;

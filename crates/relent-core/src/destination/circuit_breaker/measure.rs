@@ -64,12 +64,6 @@ impl Demand {
         self.kept_least = self.least(now);
     }
 
-    /// Queued requests that arrived in so many nanoseconds count as demand however long they wait.
-    pub(super) fn keep_queued(&mut self, queued: usize, came_in: u64) {
-        let came_in = came_in.max((WHOLE_SLOTS + 1) * SLOT_NANOS);
-        self.kept = self.kept.max(queued as f64 / came_in as f64 * 1e9);
-    }
-
     /// The demand that the limit is a multiple of: the current rate, or the kept one if that is higher.
     pub(super) fn baseline(&mut self, now: Instant) -> f64 {
         self.rate(now).max(self.kept)
@@ -141,13 +135,8 @@ pub(super) struct Tally {
 const MIN_ATTEMPTS: u32 = 8;
 const MIN_WINDOW_NANOS: u64 = 500_000_000;
 const MAX_WINDOW_NANOS: u64 = 10_000_000_000;
-/// Overload is acted upon when this share of attempts fails, and at least this many.
-const MIN_OVERLOAD_SHARE: f64 = 0.1;
+/// Overload is acted upon when so many attempts fail.
 const MIN_OVERLOAD_FAILURES: u32 = 3;
-/// An evaluation that finds overload may come as early as this, in nanoseconds, after so many attempts.
-const EARLY_WINDOW_NANOS: u64 = 100_000_000;
-const EARLY_ATTEMPTS: f64 = 16.0;
-
 impl Tally {
     pub(super) fn clear(&mut self, now: Instant) {
         *self = Self {
@@ -172,11 +161,6 @@ impl Tally {
         *counter = counter.saturating_add(1);
     }
 
-    /// Whether attempts were rejected because of overload.
-    pub(super) fn has_rejections(&self) -> bool {
-        self.rejected > 0
-    }
-
     /// Whether the server rejected most attempts because there are too many (429).
     pub(super) fn is_mostly_rejected(&self) -> bool {
         f64::from(self.rejected) * 2.0 >= self.attempts()
@@ -194,13 +178,8 @@ impl Tally {
     }
 
     /// Whether enough attempts failed to limit a normal breaker if the cause is overload.
-    pub(super) fn has_many_failures(&self) -> bool {
-        self.failures >= MIN_OVERLOAD_FAILURES && self.failed() >= MIN_OVERLOAD_SHARE
-    }
-
-    /// Whether enough was seen for an early evaluation.
-    pub(super) fn allows_early_evaluation(&self, now: Instant) -> bool {
-        now.nanos_since(self.since) >= EARLY_WINDOW_NANOS && self.attempts() >= EARLY_ATTEMPTS
+    pub(super) const fn has_many_failures(&self) -> bool {
+        self.failures >= MIN_OVERLOAD_FAILURES
     }
 
     /// Whether nothing was rejected because of overload, and nothing timed out.
@@ -272,15 +251,9 @@ pub(super) struct Baseline {
 }
 
 const REMEMBERED_WINDOWS: u32 = 16;
-/// A baseline above so many times the current latency was learned in a queue.
-const MAX_BASELINE_FACTOR: f64 = 5.0;
 
-/// A queue: 1.5 times the baseline plus 10 ms. A long queue: twice the baseline plus 200 ms, which
-/// leaves time to act before a timeout of a second.
+/// A success in a queue takes more than so many times the baseline plus so many nanoseconds.
 const SLOW_THRESHOLD: (f64, f64) = (1.5, 1e7);
-const VERY_SLOW_THRESHOLD: (f64, f64) = (2.0, 2e8);
-/// One success in twenty is this slow by chance, if latencies are exponentially distributed.
-const SINGLE_SLOW_THRESHOLD: (f64, f64) = (3.0, 1e7);
 /// Fewer successes do not show baseline latency; neither do those that take longer than this.
 const MIN_FAST_SUCCESSES: u32 = 3;
 const NOT_FAST_THRESHOLD: (f64, f64) = (1.5, 0.0);
@@ -297,16 +270,14 @@ const MAX_BASELINE_FAILURES: f64 = 0.5;
 const WELL_LEARNED_WINDOWS: u32 = 4;
 
 impl Baseline {
-    /// Learns slowly, and little from much higher values: a growing queue is no baseline. Learns
-    /// immediately from much lower ones.
+    /// Learns slowly.
     pub(super) fn learn(&mut self, tally: &Tally) {
         let Some(mean) = tally.mean() else { return };
         self.learn_failure_share(tally);
         if self.took == 0.0 {
             self.took = mean;
         } else {
-            self.took += (mean.min(2.0 * self.took) - self.took) / f64::from(REMEMBERED_WINDOWS);
-            self.took = self.took.min(MAX_BASELINE_FACTOR * mean);
+            self.took += (mean - self.took) / f64::from(REMEMBERED_WINDOWS);
         }
     }
 
@@ -359,25 +330,20 @@ impl Baseline {
     /// came with them. Such successes show that there is no queue, and that timeouts were packet loss.
     pub(super) fn is_overload_by_timeouts(&self, tally: &Tally) -> bool {
         let fast = tally.successes >= MIN_FAST_SUCCESSES
-            && !self.is_mean_over_threshold(NOT_FAST_THRESHOLD, tally);
+            && !tally
+                .mean()
+                .is_some_and(|mean| self.is_over_threshold(NOT_FAST_THRESHOLD, mean));
         tally.timed_out * 2 >= tally.failures.max(1) && !fast
     }
 
-    /// A few successes are slow by chance. Their mean has to exceed two standard deviations, if
-    /// latencies are exponentially distributed.
+    /// Whether successes took so long that there is a queue.
     pub(super) fn is_slow(&self, tally: &Tally) -> bool {
-        let (times, more) = SLOW_THRESHOLD;
-        let chance = 1.0 + 2.0 / libm::sqrt(f64::from(tally.successes.max(1)));
-        self.is_mean_over_threshold((times.max(chance), more), tally)
+        tally.mean().is_some_and(|mean| self.is_slow_success(mean))
     }
 
-    /// Whether this latency in nanoseconds is known to be within the baseline.
-    pub(super) fn is_within_baseline(&self, took: f64) -> bool {
-        self.took > 0.0 && !self.is_over_threshold(SLOW_THRESHOLD, took)
-    }
-
-    pub(super) fn is_very_slow(&self, tally: &Tally) -> bool {
-        self.is_mean_over_threshold(VERY_SLOW_THRESHOLD, tally)
+    /// Whether a success of this latency in nanoseconds was in a queue.
+    pub(super) fn is_slow_success(&self, took: f64) -> bool {
+        self.is_over_threshold(SLOW_THRESHOLD, took)
     }
 
     /// Nanoseconds without a success that count as silence at this demand. Several requests are made in
@@ -397,26 +363,6 @@ impl Baseline {
             true => silence,
             false => silence.max((SILENCE_REQUESTS / demand * 1e9) as u64),
         }
-    }
-
-    /// Whether a single success was slow enough to prove a queue.
-    pub(super) fn proves_queue(&self, took: u64) -> bool {
-        self.is_over_threshold(SINGLE_SLOW_THRESHOLD, took as f64)
-    }
-
-    /// Latency in nanoseconds up to which a single success proves no queue.
-    pub(super) fn longest_fast(&self) -> u64 {
-        let (times, more) = SINGLE_SLOW_THRESHOLD;
-        match self.took > 0.0 {
-            true => (times * self.took + more) as u64,
-            false => u64::MAX,
-        }
-    }
-
-    fn is_mean_over_threshold(&self, threshold: (f64, f64), tally: &Tally) -> bool {
-        tally
-            .mean()
-            .is_some_and(|mean| self.is_over_threshold(threshold, mean))
     }
 
     fn is_over_threshold(&self, (times, more): (f64, f64), took: f64) -> bool {
@@ -454,12 +400,6 @@ impl Share {
     pub(super) fn failure_probability(&self) -> f64 {
         let count = f64::from(self.count);
         (self.value * count + 1.0) / (count + 3.0)
-    }
-
-    /// Whether the share exceeds `limit` by more than two standard deviations.
-    pub(super) fn is_above(&self, limit: f64) -> bool {
-        let above = (self.value - limit).max(0.0);
-        above * above > 4.0 * limit * (1.0 - limit) / f64::from(self.count.max(1))
     }
 
     pub(super) const fn get(&self) -> f64 {

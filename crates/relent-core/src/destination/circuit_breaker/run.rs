@@ -15,8 +15,6 @@ const MIN_RUN_NANOS: u64 = 100_000_000;
 const LONG_RUN: u32 = 3;
 /// Timeouts that count as silence after a false alarm, instead of one.
 const SILENT_AFTER_FALSE_ALARM: u32 = 2;
-/// Upper bound of the assumed probability of a failure: a long outage is no baseline.
-const MAX_FAILURE_PROBABILITY: f64 = 0.9;
 
 #[derive(Default, Debug)]
 pub(super) struct Run {
@@ -69,7 +67,7 @@ impl Run {
     pub(super) fn on_failure(&mut self, started: Instant, silent: bool, share: &Share) {
         if self.length == 0 {
             self.since = started.max(self.answered);
-            self.one = share.failure_probability().min(MAX_FAILURE_PROBABILITY);
+            self.one = share.failure_probability();
             self.all = 1.0;
         }
         self.length = self.length.saturating_add(1);
