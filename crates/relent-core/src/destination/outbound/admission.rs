@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::permit::Permit;
-use crate::call::decision::Stop;
+use crate::call::stop::Stop;
 use crate::destination::circuit_breaker::{AttemptKind, Waiter};
 use crate::time::Instant;
 
