@@ -193,21 +193,45 @@ mod server {
 
 #[rustfmt::skip]
 mod webhooks {
-    use axum::Router;
+    use std::error::Error;
+
+    use axum::http::StatusCode;
+    use axum::response::{IntoResponse, Response};
     use axum::routing::post;
+    use axum::{Extension, Router};
     use relent_http::webhook::{Verifier, VerifyingKey};
     use relent_server::store::Sqlite;
-    use relent_server::webhook::WebhookLayer;
+    use relent_server::transactional::{Transactional, WorkError};
+    use relent_server::webhook::{Delivery, WebhookLayer};
+    use tokio::net::TcpListener;
 
-    use super::Any;
+    /// Stores the payload. It commits together with the record of the message.
+    async fn notified(
+        Extension(once): Extension<Transactional<Sqlite>>,
+        Extension(delivery): Extension<Delivery>,
+    ) -> Response {
+        let body = String::from_utf8_lossy(delivery.body()).into_owned();
+        let handled = once.run(move |transaction| {
+            transaction.execute("INSERT INTO notifications VALUES (?1)", [&body])?;
+            Ok::<_, WorkError>(axum::http::Response::new("handled"))
+        });
+        match handled.await {
+            Ok(response) => response.into_response(),
+            // Nothing was written, and the sender repeats the message.
+            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+        }
+    }
 
-    async fn notified() {}
-
-    fn receive() -> Result<(), Any> {
-        let key: VerifyingKey = "whsec_…".parse()?;
-        let layer = WebhookLayer::new(Sqlite::open("shop.db")?, "acquirer", Verifier::new([key])).transactional();
+    #[tokio::main]
+    async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
+        let store = Sqlite::open_with("shop.db", |connection| {
+            connection.execute_batch("CREATE TABLE IF NOT EXISTS notifications (body TEXT NOT NULL)")
+        })?;
+        let key: VerifyingKey = std::fs::read_to_string("shop.key")?.trim().parse()?;
+        let layer = WebhookLayer::new(store, "acquirer", Verifier::new([key])).transactional();
         let app = Router::new().route("/notifications", post(notified)).layer(layer);
-        let app: Router = app;
+        let listener = TcpListener::bind("127.0.0.1:3000").await?;
+        axum::serve(listener, app).await?;
         Ok(())
     }
 }
