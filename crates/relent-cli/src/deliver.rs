@@ -1,10 +1,12 @@
 //! `relent deliver`: sends messages until their receivers acknowledge them.
 
 mod again;
+mod disabled;
 mod endpoints;
 mod list;
 mod log;
 mod nats;
+mod new_key;
 mod publish;
 mod reach;
 mod send;
@@ -13,6 +15,7 @@ mod server;
 mod store;
 mod values;
 mod verify;
+mod wait;
 mod worker;
 
 use clap::Subcommand;
@@ -30,7 +33,7 @@ Examples:
       relent deliver endpoints add shop https://shop.example/notify
       relent deliver send --endpoint shop --event order-17 -d '{\"order\":17}'
 
-  List stuck messages with the reason, and send them again:
+  List dead letters with the reason, and send those of two hours again:
       relent deliver dead-letters
       relent deliver replay --endpoint shop --since 2h
 
@@ -82,6 +85,9 @@ pub(crate) enum DeliverCommand {
     /// List, register, test, enable, disable and delete endpoints
     #[command(subcommand, after_long_help = endpoints::AFTER_HELP)]
     Endpoints(endpoints::EndpointsCommand),
+    /// Make a signing key
+    #[command(after_long_help = new_key::AFTER_HELP)]
+    NewKey(new_key::NewKeyArgs),
     /// Verify the signature of a message; its body is read from standard input
     #[command(after_long_help = verify::AFTER_HELP)]
     Verify(verify::VerifyArgs),
@@ -96,6 +102,7 @@ pub(crate) fn run(command: DeliverCommand) -> Result<i32, ExitError> {
         DeliverCommand::Serve(args) => run_server(serve::run(&args)),
         DeliverCommand::Worker(args) => run_server(worker::run(&args)),
         DeliverCommand::Verify(args) => verify::run(&args),
+        DeliverCommand::NewKey(args) => new_key::run(&args),
         DeliverCommand::Send(args) => block_on(send::run(*args)).map_err(ExitError::failed)?,
         DeliverCommand::List(args) => run_client(list::list(args)),
         DeliverCommand::DeadLetters(args) => run_client(list::dead_letters(args)),

@@ -6,6 +6,8 @@ use nix::sys::signal::Signal;
 const FAILED: i32 = 1;
 /// The command line is wrong, or a file that it names.
 const USAGE: i32 = 2;
+/// A time limit ended it, as in `timeout`.
+pub(crate) const EXIT_TIME_LIMIT: i32 = 124;
 /// Relent's own errors in `run`, as in `timeout` and `env`: other statuses belong to the command.
 const OWN_ERROR: i32 = 125;
 
@@ -29,6 +31,14 @@ impl ExitError {
     pub(crate) fn failed(message: String) -> Self {
         Self {
             status: FAILED,
+            message,
+        }
+    }
+
+    /// A time limit has passed: status 124.
+    pub(crate) fn timed_out(message: String) -> Self {
+        Self {
+            status: EXIT_TIME_LIMIT,
             message,
         }
     }

@@ -28,7 +28,7 @@ use crate::admission::{admitted, report_no_hedging};
 use crate::console::{report_error, say};
 use crate::live::{NextRetry, SessionMessages};
 use crate::options::{PolicyOptions, duration, size};
-use crate::quit::ExitError;
+use crate::quit::{EXIT_TIME_LIMIT, ExitError};
 use crate::signals::{Signals, ignore_file_size_signal};
 use crate::stdout;
 use crate::streams;
@@ -99,8 +99,6 @@ attempt. A command's own 123 to 127 is passed on, too. Exceptions:
 
 /// The exit status if relent gave up although the last attempt exited with 0.
 const EXIT_GAVE_UP: i32 = 123;
-/// The exit status if a time limit ended the run, as in `timeout`.
-const EXIT_TIME_LIMIT: i32 = 124;
 
 /// The default of `--kill-after`,
 const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(2);

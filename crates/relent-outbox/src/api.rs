@@ -41,6 +41,7 @@ mod response;
 mod sessions;
 mod state;
 mod token;
+mod wait;
 
 pub use limits::{MAX_BATCH, MAX_BODY};
 pub use response::OPENAPI;
@@ -110,6 +111,11 @@ fn routes<S: Store>() -> Vec<Route<S>> {
             "delete",
             "/v1/endpoints/{name}",
             delete(endpoints::delete::<S>),
+        ),
+        (
+            "post",
+            "/v1/endpoints/{name}/secrets",
+            post(endpoints::add_secret::<S>),
         ),
         (
             "delete",

@@ -24,7 +24,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use zeroize::Zeroizing;
 
 use crate::endpoint::Endpoint;
-use crate::secrets::{KEY_VARIABLE, REFERENCE, SecretError, Secrets, header_owner};
+use crate::secrets::{KEY_VARIABLE, REFERENCE, SecretError, Secrets, THIS_PROCESS, header_owner};
 use crate::text::printable;
 
 /// The largest number of additional fields of an endpoint.
@@ -150,7 +150,7 @@ impl fmt::Display for InvalidHeader {
             ),
             Self::Secret(name, SecretError::Absent(variable)) => write!(
                 f,
-                "the value of {name} is in env:{variable}, which is not set: set that variable in the environment of the worker"
+                "the value of {name} is in env:{variable}, which is not set: set that variable in the environment of {THIS_PROCESS}"
             ),
             Self::Secret(name, SecretError::Form) => write!(
                 f,

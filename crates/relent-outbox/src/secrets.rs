@@ -9,6 +9,7 @@ use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use chacha20poly1305::aead::{Aead, Generate, KeyInit, Payload};
 use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
 use relent_http::webhook::{Signer, SigningKey};
+use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use crate::endpoint::Endpoint;
@@ -16,6 +17,9 @@ use crate::store::Store;
 
 /// The environment variable with the key that encrypts other keys: 32 bytes in base64.
 pub const KEY_VARIABLE: &str = "RELENT_OUTBOX_KEY";
+
+/// The process that reads the variable of a reference, in error messages.
+pub(crate) const THIS_PROCESS: &str = "`relent deliver serve`, and restart it";
 
 const SEALED: &str = "sealed:v1:";
 pub(crate) const REFERENCE: &str = "env:";
@@ -177,6 +181,24 @@ impl Secrets {
         Ok(signing)
     }
 
+    /// Returns the [fingerprint] of each signing key of an endpoint, in their order; `None` if a key is unavailable.
+    #[must_use]
+    pub fn fingerprints(&self, endpoint: &Endpoint) -> Vec<Option<String>> {
+        let kept = endpoint.secrets.iter();
+        let opened = kept.map(|kept| self.open(&endpoint.tenant, &endpoint.name, kept).ok());
+        opened.map(|text| Some(fingerprint(&text?))).collect()
+    }
+
+    /// Whether an endpoint has this signing key, which may also be a reference.
+    #[cfg(feature = "api")]
+    pub(crate) fn has_key(&self, endpoint: &Endpoint, secret: &str) -> bool {
+        endpoint.secrets.iter().any(|kept| {
+            let opened = || self.open(&endpoint.tenant, &endpoint.name, kept);
+            kept == secret
+                || !kept.starts_with(REFERENCE) && opened().is_ok_and(|text| *text == secret)
+        })
+    }
+
     fn open(
         &self,
         tenant: &str,
@@ -219,6 +241,24 @@ impl Secrets {
         let text = String::from_utf8(opened).map_err(|_| SecretError::OtherKey)?;
         Ok(Zeroizing::new(text))
     }
+}
+
+/// Returns the fingerprint of a signing key: the first 8 hexadecimal digits of the SHA-256 digest of its text. It tells
+/// keys apart without showing them.
+///
+/// ```
+/// use relent_outbox::secrets::fingerprint;
+///
+/// assert_eq!(fingerprint("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"), "96ad2ccd");
+/// ```
+#[must_use]
+pub fn fingerprint(key: &str) -> String {
+    let digest = Sha256::digest(key.trim());
+    digest
+        .iter()
+        .take(4)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 /// The forms in which a response could echo a signing key, the longest first: as written, without prefix or padding, in
@@ -328,26 +368,13 @@ impl Secrets {
         loop {
             let page = store.endpoints(after.take(), PAGE_SIZE).await;
             let page = page.map_err(KeyError::Store)?;
-            for Endpoint {
-                tenant,
-                name,
-                secrets,
-                headers,
-                ..
-            } in page.iter().map(|status| &status.endpoint)
-            {
-                let keys = secrets.iter().map(|kept| (owner(tenant, name), kept));
-                let fields = headers.iter().map(|(field, kept)| {
-                    let owner = header_owner(tenant, name, field);
-                    (owner, kept)
-                });
-                let sealed = keys.chain(fields);
-                for (owner, kept) in sealed.filter(|(_, kept)| kept.starts_with(SEALED)) {
+            for endpoint in page.iter().map(|status| &status.endpoint) {
+                for (owner, kept) in encrypted(endpoint) {
                     if self.open_text(&owner, kept).is_ok() {
-                        return Ok((Some(name.clone()), true));
+                        return Ok((Some(endpoint.name.clone()), true));
                     }
                     // Name the first endpoint whose secret it does not decrypt.
-                    found.get_or_insert_with(|| name.clone());
+                    found.get_or_insert_with(|| endpoint.name.clone());
                 }
             }
             let last = page.last().filter(|_| page.len() == PAGE_SIZE);
@@ -357,6 +384,46 @@ impl Secrets {
             after = Some((last.tenant.clone(), last.name.clone()));
         }
     }
+}
+
+impl Secrets {
+    /// Lists the endpoints, by tenant and name, with an encrypted signing key or header value that this key does not
+    /// decrypt: these must be registered again.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub async fn unreadable<S: Store>(&self, store: &S) -> Result<Vec<(String, String)>, S::Error> {
+        let (mut unreadable, mut after) = (Vec::new(), None);
+        loop {
+            let page = store.endpoints(after.take(), PAGE_SIZE).await?;
+            for Endpoint { tenant, name, .. } in
+                page.iter()
+                    .map(|status| &status.endpoint)
+                    .filter(|endpoint| {
+                        encrypted(endpoint)
+                            .any(|(owner, kept)| self.open_text(&owner, kept).is_err())
+                    })
+            {
+                unreadable.push((tenant.clone(), name.clone()));
+            }
+            let last = page.last().filter(|_| page.len() == PAGE_SIZE);
+            let Some(last) = last.map(|status| &status.endpoint) else {
+                return Ok(unreadable);
+            };
+            after = Some((last.tenant.clone(), last.name.clone()));
+        }
+    }
+}
+
+/// The encrypted secrets of an endpoint, each with its owner.
+fn encrypted(endpoint: &Endpoint) -> impl Iterator<Item = (Vec<u8>, &String)> {
+    let Endpoint { tenant, name, .. } = endpoint;
+    let keys = endpoint.secrets.iter();
+    let keys = keys.map(move |kept| (owner(tenant, name), kept));
+    let fields = endpoint.headers.iter();
+    let fields = fields.map(move |(field, kept)| (header_owner(tenant, name, field), kept));
+    keys.chain(fields)
+        .filter(|(_, kept)| kept.starts_with(SEALED))
 }
 
 /// The reason that a worker must not start with this key.
@@ -480,10 +547,10 @@ impl fmt::Display for SecretError {
             ),
             Self::Absent(name) => write!(
                 f,
-                "the signing key env:{name} is not set: set that variable in the environment of the worker"
+                "the signing key env:{name} is not set: set that variable in the environment of {THIS_PROCESS}"
             ),
             Self::NoSigningKey => f.write_str(
-                "a signing key is written whsec_ and base64 of 24 to 64 bytes, or whsk_ and base64 of an Ed25519 key",
+                "a signing key is written whsec_ and base64 of 24 to 64 bytes, or whsk_ and base64 of an Ed25519 key; `relent deliver new-key` makes a whsec_ key",
             ),
             Self::NoRandomness => f.write_str("the system gives no randomness to seal with: try again"),
         }

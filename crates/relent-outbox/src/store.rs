@@ -817,6 +817,13 @@ pub struct MessageStatus {
     pub order: Option<String>,
     /// The dead letter with the same order key that it waits behind, if any.
     pub blocked_by: Option<MessageId>,
+    /// Whether it is pending behind another message with the same order key: a dead letter, or one that is not
+    /// delivered yet.
+    #[serde(skip)]
+    pub is_behind: bool,
+    /// The reason that its endpoint is disabled; `None` if the endpoint is active.
+    #[serde(skip)]
+    pub disabled: Option<String>,
     /// The state.
     pub state: MessageState,
     /// The reason that it is dead, cancelled or [held](AfterAttempt::Held); empty otherwise.
@@ -829,7 +836,7 @@ pub struct MessageStatus {
     pub created_ms: i64,
     /// The time at which the next attempt is due, if it waits.
     pub due_ms: Option<i64>,
-    /// The time at which it ended, if it has.
+    /// The time at which it was delivered, became a dead letter or was cancelled, in milliseconds since 1970.
     pub ended_ms: Option<i64>,
 }
 
@@ -852,9 +859,13 @@ pub struct Filter {
     /// Messages in this state.
     pub state: Option<MessageState>,
     /// Messages enqueued at this time or later, in milliseconds since 1970.
-    pub from_ms: Option<i64>,
+    pub enqueued_from_ms: Option<i64>,
     /// Messages enqueued before this time, in milliseconds since 1970.
-    pub until_ms: Option<i64>,
+    pub enqueued_until_ms: Option<i64>,
+    /// Messages that [ended](MessageStatus::ended_ms) at this time or later, in milliseconds since 1970.
+    pub ended_from_ms: Option<i64>,
+    /// Messages that [ended](MessageStatus::ended_ms) before this time, in milliseconds since 1970.
+    pub ended_until_ms: Option<i64>,
     /// Messages enqueued before the one at this [position](MessageStatus::place), which may be deleted by now: the next
     /// page of a list. Concurrent changes cause no repetition, and no message that stays is missed.
     pub before: Option<i64>,

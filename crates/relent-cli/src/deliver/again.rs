@@ -3,7 +3,8 @@
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::list::{MessageFilter, MessageState, report_no_messages};
+use super::disabled::{disabled, say_disabled};
+use super::list::{EndFilter, MessageFilter, MessageState, report_no_messages};
 use super::server::{Connection, encoded, json};
 use super::values::segment;
 use crate::console::{print, say};
@@ -12,8 +13,8 @@ use crate::quit::ExitError;
 /// The end of `relent deliver replay --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
-  All dead letters of an endpoint that was down:
-      relent deliver replay --endpoint shop
+  All messages to an endpoint that became dead letters in the last two hours:
+      relent deliver replay --endpoint shop --since 2h
 
   Messages of two hours that a receiver acknowledged and then lost:
       relent deliver replay --endpoint shop --state delivered \\
@@ -67,6 +68,9 @@ pub(crate) struct ReplayArgs {
     #[command(flatten)]
     which: MessageFilter,
 
+    #[command(flatten)]
+    ended: EndFilter,
+
     /// Print JSON: an object with the count `resent`
     #[arg(long)]
     json: bool,
@@ -94,7 +98,12 @@ async fn each(args: IdArgs, act: &str, done: &str) -> Result<(), ExitError> {
             .await
         {
             Ok(_) => {
-                say(&format!("{id} {done}"));
+                let waits = match act {
+                    "cancel" => None,
+                    _ => disabled(&server, &id).await?,
+                };
+                let waits = waits.map_or_else(String::new, |waits| format!(", but {waits}"));
+                say(&format!("{id} {done}{waits}"));
                 became.push(json!({ "id": id, "done": true }));
             }
             Err(quit) => {
@@ -122,10 +131,13 @@ pub(super) async fn replay(args: ReplayArgs) -> Result<(), ExitError> {
     }
     let server = args.connection.open()?;
     let endpoint = args.which.endpoint.clone();
-    let filter = filter(&args.which, args.state);
+    let filter = filter(&args.which, Some(&args.ended), args.state);
     let answer = server.post("/v1/replay", Some(json(&filter)?)).await?;
     if answer["resent"] == 0 {
         report_no_messages(endpoint.as_deref());
+    }
+    if answer["resent"] != 0 {
+        say_disabled(&server, |status| args.which.selects(&status["endpoint"])).await?;
     }
     if args.json {
         return print(&(json(&answer)? + "\n")).map_err(ExitError::failed);
@@ -138,9 +150,14 @@ pub(super) async fn replay(args: ReplayArgs) -> Result<(), ExitError> {
 }
 
 /// The filter of messages, in the format of the API.
-fn filter(which: &MessageFilter, state: MessageState) -> Map<String, Value> {
+fn filter(
+    which: &MessageFilter,
+    ended: Option<&EndFilter>,
+    state: MessageState,
+) -> Map<String, Value> {
     let state = [("state", state.name().into())];
-    let parts = which.parts().chain(state);
+    let ended = ended.into_iter().flat_map(EndFilter::parts);
+    let parts = which.parts().chain(ended).chain(state);
     parts.map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
@@ -196,8 +213,11 @@ pub(super) async fn send_now(args: SendNowArgs) -> Result<(), ExitError> {
         (true, true) => {}
     }
     let server = args.connection.open()?;
-    let filter = filter(&args.which, MessageState::Pending);
+    let filter = filter(&args.which, None, MessageState::Pending);
     let answer = server.post("/v1/send-now", Some(json(&filter)?)).await?;
+    if answer["due"] != 0 {
+        say_disabled(&server, |status| args.which.selects(&status["endpoint"])).await?;
+    }
     if args.json {
         return print(&(json(&answer)? + "\n")).map_err(ExitError::failed);
     }

@@ -10,9 +10,11 @@ use relent_outbox::endpoint::Acknowledgement;
 use relent_outbox::headers::is_sensitive;
 use serde_json::{Map, Value, json};
 
+use super::disabled::{all, say_if_disabled};
 use super::list::{columns, full_name};
-use super::server::{Connection, Server, encoded, json, relative_time, sanitized, text};
-use super::values::{acknowledged, count, secret, segment};
+use super::server::{Connection, Server, Version, encoded, json, relative_time, sanitized, text};
+use super::values::{acknowledged, count, secret, segment, tenant_and_name};
+use super::wait::{WAIT_LIMIT, WaitLimit, wait_limit};
 use crate::console::{print, say};
 use crate::human::human;
 use crate::quit::ExitError;
@@ -36,15 +38,17 @@ Examples:
       relent deliver endpoints enable shop
 
   Rotate its signing key: sign with both keys, then remove the old one:
-      relent deliver endpoints add shop https://shop.example/notify \\
-          --secret new.key --secret old.key
+      relent deliver new-key --output new.key
+      relent deliver endpoints add-key shop --secret new.key
       relent deliver endpoints remove-key shop 2
 
   Delete an endpoint:
       relent deliver endpoints delete shop
 
+An endpoint of a tenant is also named as it is printed, such as acme/warehouse.
+
 Exit status: 0; 1 if the server refuses it or does not respond; 2 if the options
-are wrong.";
+are wrong; 124 if `test --wait` reached its --timeout.";
 
 /// An endpoint by name and tenant, and the server that has it.
 #[derive(Args, Debug)]
@@ -54,8 +58,8 @@ pub(crate) struct EndpointRef {
     name: String,
 
     /// The tenant that owns the endpoint
-    #[arg(long, value_name = "NAME", default_value = "")]
-    tenant: String,
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
 
     #[command(flatten)]
     connection: Connection,
@@ -63,11 +67,33 @@ pub(crate) struct EndpointRef {
 
 impl EndpointRef {
     fn path(&self, act: &str) -> String {
+        let (tenant, name) = tenant_and_name(self.tenant.as_deref(), &self.name);
+        let tenant = tenant.unwrap_or_default();
         format!(
             "/v1/endpoints/{}{act}?tenant={}",
-            encoded(&self.name),
-            encoded(&self.tenant)
+            encoded(&name),
+            encoded(&tenant)
         )
+    }
+
+    /// The name with the tenant before it, as on a command line.
+    fn full_name(&self) -> String {
+        match self.tenant.as_deref() {
+            None | Some("") => self.name.clone(),
+            Some(tenant) => format!("{tenant}/{}", self.name),
+        }
+    }
+
+    /// Returns the endpoint with its version.
+    async fn read(&self, server: &Server) -> Result<(Value, Version), ExitError> {
+        let unknown = || {
+            ExitError::failed(format!(
+                "no endpoint is called {:?}: `relent deliver endpoints list` lists the endpoints",
+                self.full_name()
+            ))
+        };
+        let found = server.get_version(&self.path("")).await?;
+        found.ok_or_else(unknown)
     }
 }
 
@@ -82,9 +108,11 @@ pub(crate) enum EndpointsCommand {
         #[command(flatten)]
         connection: Connection,
     },
-    /// Register an endpoint, or change it
+    /// Register an endpoint, or change what the options name
+    ///
+    /// An existing endpoint keeps every setting that no option names.
     Add(Box<AddArgs>),
-    /// Show an endpoint and the results of its latest attempts
+    /// Show an endpoint, its settings and the results of its latest attempts
     Show {
         #[command(flatten)]
         named: EndpointRef,
@@ -101,6 +129,10 @@ pub(crate) enum EndpointsCommand {
         /// Wait until it is acknowledged or dead
         #[arg(long)]
         wait: bool,
+
+        /// The longest wait, or unlimited; then the exit status is 124
+        #[arg(long, value_name = "D", default_value = WAIT_LIMIT, value_parser = wait_limit, requires = "wait")]
+        timeout: WaitLimit,
     },
     /// Resume delivery to a disabled endpoint
     Enable(EndpointRef),
@@ -110,8 +142,17 @@ pub(crate) enum EndpointsCommand {
         named: EndpointRef,
 
         /// The reason, shown in the list and on the page
-        #[arg(long, value_name = "TEXT")]
+        #[arg(long, value_name = "TEXT", default_value = "disabled by an operator")]
         reason: String,
+    },
+    /// Add a signing key as the newest: attempts are signed with all keys
+    AddKey {
+        #[command(flatten)]
+        named: EndpointRef,
+
+        /// The key in this file, or env:NAME in the environment of the server
+        #[arg(long, value_name = "FILE|env:NAME")]
+        secret: String,
     },
     /// Remove a signing key, such as the old one after a rotation
     RemoveKey {
@@ -186,14 +227,18 @@ pub(crate) struct AddArgs {
     #[arg(long)]
     no_hold: bool,
 
+    /// Hold messages while the endpoint is down, after an earlier --no-hold
+    #[arg(long, conflicts_with = "no_hold")]
+    hold: bool,
+
     /// Whether later messages with the same order key pass a dead letter [default: block]
     #[arg(long, value_name = "ACTION", value_enum)]
     on_dead_letter: Option<OnDeadLetter>,
 
     /// Sign with the key in this file, or with env:NAME in the environment of the server
     ///
-    /// May be given twice while a key is rotated: the new one first. Without it, an existing endpoint
-    /// keeps its keys.
+    /// `relent deliver new-key` makes a key. The option replaces all keys of an existing endpoint;
+    /// `endpoints add-key` adds one.
     #[arg(long = "secret", value_name = "FILE|env:NAME")]
     secrets: Vec<String>,
 
@@ -238,20 +283,26 @@ pub(super) async fn run(command: EndpointsCommand) -> Result<(), ExitError> {
             };
             print(&printed).map_err(ExitError::failed)
         }
-        EndpointsCommand::Test { named, wait } => {
+        EndpointsCommand::Test {
+            named,
+            wait,
+            timeout,
+        } => {
             let server = named.connection.open()?;
             let sent = server.post(&named.path("/test"), None).await?;
             let id = text(&sent, "id");
             print(&format!("{id}\n")).map_err(ExitError::failed)?;
             match wait {
-                true => super::send::wait(&server, &id, false).await.map(drop),
+                true => super::wait::wait(&server, &id, timeout, false)
+                    .await
+                    .map(drop),
                 false => Ok(()),
             }
         }
         EndpointsCommand::Enable(named) => {
             let server = named.connection.open()?;
             server.post(&named.path("/enable"), None).await?;
-            say(&format!("{} is active", named.name));
+            say(&format!("{} is active", named.full_name()));
             Ok(())
         }
         EndpointsCommand::Disable { named, reason } => {
@@ -260,10 +311,26 @@ pub(super) async fn run(command: EndpointsCommand) -> Result<(), ExitError> {
                 "reason".to_owned(),
                 Value::from(reason),
             )]))?;
+            let (before, _) = named.read(&server).await?;
             server.post(&named.path("/disable"), Some(body)).await?;
+            let was = match text(&before, "reason") {
+                reason if reason.is_empty() => String::new(),
+                reason => format!("; it was disabled before: {reason}"),
+            };
             say(&format!(
-                "{} is disabled; its messages are held",
-                named.name
+                "{} is disabled; its messages are held{was}",
+                named.full_name()
+            ));
+            Ok(())
+        }
+        EndpointsCommand::AddKey { named, secret: key } => {
+            let body = json(&json!({ "secret": secret(&key)? }))?;
+            let server = named.connection.open()?;
+            let changed = server.post(&named.path("/secrets"), Some(body)).await?;
+            say(&format!(
+                "{} signs with {}",
+                named.full_name(),
+                keys(&changed).join(", ")
             ));
             Ok(())
         }
@@ -273,26 +340,32 @@ pub(super) async fn run(command: EndpointsCommand) -> Result<(), ExitError> {
             allow_unsigned,
         } => {
             let server = named.connection.open()?;
+            // After a change by another client, another key may have this number.
+            let (before, version) = named.read(&server).await?;
             let path = named.path(&format!("/secrets/{number}"));
             let path = format!("{path}&allow_unsigned={allow_unsigned}");
-            let changed = server.delete(&path).await?;
-            let left = changed["endpoint"]["secrets"]
-                .as_array()
-                .map_or(0, Vec::len);
+            let changed = server.delete(&path, Some(&version)).await?;
+            let index = usize::try_from(number.get()).unwrap_or(usize::MAX) - 1;
+            let removed = keys(&before).into_iter().nth(index).unwrap_or_default();
+            let left = keys(&changed);
+            let left = match left.is_empty() {
+                true => "none".to_owned(),
+                false => left.join(", "),
+            };
             say(&format!(
-                "{} has lost signing key {number}; signing keys left: {left}",
-                named.name
+                "{} has lost signing key {removed}; signing keys left: {left}",
+                named.full_name()
             ));
             Ok(())
         }
         EndpointsCommand::Delete { named, discard } => {
             let server = named.connection.open()?;
             let path = format!("{}&discard={discard}", named.path(""));
-            let deleted = server.delete(&path).await?;
+            let deleted = server.delete(&path, None).await?;
             let count = &deleted["messages"];
             say(&format!(
                 "{} is deleted; messages deleted with it: {count}",
-                named.name
+                named.full_name()
             ));
             Ok(())
         }
@@ -300,22 +373,14 @@ pub(super) async fn run(command: EndpointsCommand) -> Result<(), ExitError> {
 }
 
 async fn list(server: &Server, as_json: bool) -> Result<(), ExitError> {
-    let mut endpoints: Vec<Value> = Vec::new();
-    let mut next = Some("/v1/endpoints?limit=1000".to_owned());
-    while let Some(path) = next {
-        let mut page = server.get(&path).await?;
-        if let Some(found) = page["endpoints"].as_array_mut() {
-            endpoints.append(found);
-        }
-        next = page["next"].as_str().map(str::to_owned);
-    }
+    let endpoints = all(server).await?;
     if as_json {
         return print(&(json(&endpoints)? + "\n")).map_err(ExitError::failed);
     }
     let mut rows = vec![["STATE", "PENDING", "DEAD", "ENDPOINT", "URL"].map(str::to_owned)];
     rows.extend(endpoints.iter().map(|status| {
         [
-            text(status, "activity"),
+            state(status),
             status["pending"].to_string(),
             status["dead"].to_string(),
             full_name(&status["endpoint"], "name"),
@@ -324,30 +389,115 @@ async fn list(server: &Server, as_json: bool) -> Result<(), ExitError> {
     }));
     let notes = endpoints.iter().map(|status| {
         let (reason, error) = (text(status, "reason"), text(status, "last_error"));
-        let mut note = match (reason.as_str(), error.as_str()) {
+        let note = match (reason.as_str(), error.as_str()) {
             ("", "") => String::new(),
             ("", error) => format!("    last attempt: {error}\n"),
             (reason, _) => format!("    {reason}\n"),
         };
-        let held = &status["held"];
-        if held.is_object() {
-            let until = held["until_ms"].as_i64();
-            let until = until.map_or_else(|| "when an attempt ends".to_owned(), relative_time);
-            let hold_reason = match (text(held, "hold_reason"), text(held, "error")) {
-                (hold_reason, error) if error.is_empty() => hold_reason,
-                (hold_reason, error) => format!("{hold_reason}: {error}"),
-            };
-            note.push_str(&format!(
-                "    held back: {hold_reason}; the next attempt {until}\n"
-            ));
+        match held(status).as_str() {
+            "" => note,
+            held => format!("{note}    held back: {held}\n"),
         }
-        note
     });
     let printed = columns(&rows, [String::new()].into_iter().chain(notes));
     print(&printed).map_err(ExitError::failed)
 }
 
+/// The state of an endpoint in one word: whether its messages are sent.
+fn state(status: &Value) -> String {
+    match (
+        text(status, "activity"),
+        status["held"]["hold_reason"].as_str(),
+    ) {
+        (activity, Some("local-fault")) if activity == "active" => "local-fault".to_owned(),
+        (activity, _) => activity,
+    }
+}
+
+/// Describes why the due messages of an endpoint wait; empty if none does.
+fn held(status: &Value) -> String {
+    let held = &status["held"];
+    if !held.is_object() {
+        return String::new();
+    }
+    let until = held["until_ms"].as_i64();
+    let until = until.map_or_else(|| "when an attempt ends".to_owned(), relative_time);
+    let hold_reason = match (text(held, "hold_reason"), text(held, "error")) {
+        (hold_reason, error) if error.is_empty() => hold_reason,
+        (hold_reason, error) => format!("{hold_reason}: {error}"),
+    };
+    format!("{hold_reason}; the next attempt {until}")
+}
+
+/// The signing keys of an endpoint with their numbers and fingerprints.
+fn keys(status: &Value) -> Vec<String> {
+    let kept = status["endpoint"]["secrets"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    let fingerprints = status["fingerprints"].as_array().into_iter().flatten();
+    let key = |(index, (kept, fingerprint)): (usize, (&Value, &Value))| {
+        let newest = if index == 0 { " (newest)" } else { "" };
+        let kept = sanitized(kept.as_str().unwrap_or_default());
+        let fingerprint = fingerprint.as_str().unwrap_or("unavailable");
+        format!("{}{newest}: {kept} {}", index + 1, sanitized(fingerprint))
+    };
+    kept.zip(fingerprints).enumerate().map(key).collect()
+}
+
+/// The settings that an existing endpoint keeps, unless an option names them. The server keeps the others by itself.
+const KEPT: [&str; 5] = [
+    "policy",
+    "acknowledgement",
+    "concurrency",
+    "hold",
+    "on_dead_letter",
+];
+
+/// Describes what differs between two forms of an endpoint, one line each.
+fn changes(before: &Value, after: &Value, given: &Map<String, Value>) -> Vec<String> {
+    let shown = |value: &Value| match value {
+        Value::String(text) if text.contains('\n') => "a policy of its own".to_owned(),
+        Value::String(text) => sanitized(text),
+        Value::Array(items) if items.is_empty() => "none".to_owned(),
+        Value::Array(items) => {
+            let items = items.iter().filter_map(Value::as_str);
+            items.map(sanitized).collect::<Vec<_>>().join(", ")
+        }
+        value => value.to_string(),
+    };
+    let mut lines = Vec::new();
+    for key in ["url"].into_iter().chain(KEPT).chain(["topics"]) {
+        let (before, after) = (&before["endpoint"][key], &after["endpoint"][key]);
+        if before != after {
+            lines.push(format!("{key}: {}, was {}", shown(after), shown(before)));
+        }
+    }
+    let (old, new) = (keys(before), keys(after));
+    if old != new {
+        let shown = |keys: Vec<String>| match keys.is_empty() {
+            true => "none".to_owned(),
+            false => keys.join(", "),
+        };
+        lines.push(format!("signing keys: {}, was {}", shown(new), shown(old)));
+    }
+    if let Some(Value::Object(headers)) = given.get("headers") {
+        let names: Vec<_> = headers.keys().map(|name| sanitized(name)).collect();
+        lines.push(match names.is_empty() {
+            true => "header fields: none".to_owned(),
+            false => format!("header fields with new values: {}", names.join(", ")),
+        });
+    }
+    lines
+}
+
 async fn add(args: &AddArgs) -> Result<(), ExitError> {
+    if args.named.name.contains('/') {
+        return Err(ExitError::usage(format!(
+            "{:?}: a name contains no /, which separates tenant and name; give the tenant by --tenant",
+            args.named.name
+        )));
+    }
     let mut spec = Map::new();
     spec.insert("url".to_owned(), args.url.clone().into());
     if let Some(policy) = &args.policy {
@@ -361,8 +511,8 @@ async fn add(args: &AddArgs) -> Result<(), ExitError> {
     if let Some(concurrency) = args.concurrency {
         spec.insert("concurrency".to_owned(), concurrency.get().into());
     }
-    if args.no_hold {
-        spec.insert("hold".to_owned(), false.into());
+    if args.no_hold || args.hold {
+        spec.insert("hold".to_owned(), args.hold.into());
     }
     if let Some(on_dead_letter) = args.on_dead_letter {
         spec.insert("on_dead_letter".to_owned(), on_dead_letter.name().into());
@@ -372,16 +522,44 @@ async fn add(args: &AddArgs) -> Result<(), ExitError> {
         spec.insert("secrets".to_owned(), secrets?.into());
     }
     if !args.headers.is_empty() || args.no_headers {
-        let fields: Result<Map<_, _>, ExitError> =
-            args.headers.iter().map(|one| header(one)).collect();
-        spec.insert("headers".to_owned(), fields?.into());
+        let mut fields = Map::new();
+        for field in &args.headers {
+            let (name, value) = header(field)?;
+            if fields.contains_key(&name) {
+                return Err(ExitError::usage(format!(
+                    "-H '{name}: …': it is given twice, and an endpoint has one value of each field"
+                )));
+            }
+            fields.insert(name, value);
+        }
+        spec.insert("headers".to_owned(), fields.into());
     }
     if !args.topics.is_empty() || args.no_topics {
         spec.insert("topics".to_owned(), args.topics.clone().into());
     }
     let server = args.named.connection.open()?;
-    let registered = server.put(&args.named.path(""), &spec).await?;
-    say(&format!("{} is registered", args.named.name));
+    let path = args.named.path("");
+    let name = args.named.full_name();
+    let registered = match server.get_version(&path).await? {
+        None => {
+            let registered = server.put(&path, &Version::New, &spec).await?;
+            say(&format!("{name} is registered"));
+            registered
+        }
+        Some((before, version)) => {
+            let kept = KEPT.map(|key| (key.to_owned(), before["endpoint"][key].clone()));
+            let mut whole = Map::from_iter(kept);
+            whole.extend(spec.clone());
+            let changed = server.put(&path, &version, &whole).await?;
+            let changes = changes(&before, &changed, &spec);
+            say(&match changes.is_empty() {
+                true => format!("{name} is registered already, and nothing has changed"),
+                false => format!("{name} is changed: {}", changes.join("; ")),
+            });
+            changed
+        }
+    };
+    say_if_disabled(&registered);
     for warning in registered["warnings"].as_array().into_iter().flatten() {
         say(&format!(
             "warning: {}",
@@ -441,23 +619,45 @@ fn described(status: &Value, recent: &Value) -> String {
             recent["p99_ms"]
         ),
     };
+    let policy = endpoint["policy"].as_str().unwrap_or_default();
+    let policy: Vec<_> = policy.lines().map(sanitized).collect();
+    let or_none = |text: String, none: &str| match text.is_empty() {
+        true => none.to_owned(),
+        false => text,
+    };
     let window = Duration::from_millis(recent["window_ms"].as_u64().unwrap_or_default());
+    let continued = format!("\n{:17}", "");
     let mut printed = String::new();
     for (name, value) in [
         ("endpoint", full_name(endpoint, "name")),
         ("url", text(endpoint, "url")),
-        ("state", text(status, "activity")),
+        ("state", state(status)),
         ("why", text(status, "reason")),
+        ("held back", held(status)),
         ("last error", text(status, "last_error")),
         ("pending", status["pending"].to_string()),
         ("dead", status["dead"].to_string()),
-        ("topics", listed(&endpoint["topics"])),
-        ("headers", headers.collect::<Vec<_>>().join(", ")),
-        ("keys", listed(&endpoint["secrets"])),
+        ("policy", policy.join(&continued)),
+        ("acknowledgement", text(endpoint, "acknowledgement")),
+        ("concurrency", endpoint["concurrency"].to_string()),
+        ("hold", endpoint["hold"].to_string()),
+        ("on-dead-letter", text(endpoint, "on_dead_letter")),
+        ("topics", or_none(listed(&endpoint["topics"]), "none")),
+        (
+            "headers",
+            or_none(headers.collect::<Vec<_>>().join(&continued), "none"),
+        ),
+        (
+            "keys",
+            or_none(
+                keys(status).join(&continued),
+                "none: attempts are not signed",
+            ),
+        ),
         ("lately", format!("{lately}, in {}", human(window))),
     ] {
         if !value.is_empty() {
-            printed.push_str(&format!("{name:<12}  {value}\n"));
+            printed.push_str(&format!("{name:<15}  {value}\n"));
         }
     }
     printed

@@ -7,9 +7,9 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use super::server::{
-    Connection, PointInTime, encoded, json, moment, relative_time, sanitized, text,
+    Connection, PointInTime, encoded, json, moment, relative_time, sanitized, text, wait_text,
 };
-use super::values::{count, segment};
+use super::values::{count, segment, tenant_and_name};
 use crate::console::{print, say};
 use crate::quit::ExitError;
 
@@ -23,7 +23,8 @@ Examples:
       relent deliver list --search order-17
 
   The identifiers of all messages that were enqueued in the last hour:
-      relent deliver list --since 1h --limit 100000 --json | jq -r '.[].id'
+      relent deliver list --enqueued-since 1h --limit 100000 --json |
+          jq -r '.[].id'
 
 JSON is one array of objects; times are in milliseconds since 1970.
 
@@ -54,7 +55,6 @@ impl MessageState {
     }
 }
 
-/// The filter options that select messages.
 /// The end of `relent deliver dead-letters --help`.
 pub(crate) const DEAD_LETTERS_HELP: &str = "\
 Examples:
@@ -72,6 +72,7 @@ pub(crate) const SHOW_HELP: &str = "\
 Exit status: 0; 1 if there is no such message, or the server does not respond;
 2 if the options are wrong.";
 
+/// The filter options that select messages.
 #[derive(Args, Debug)]
 pub(crate) struct MessageFilter {
     /// Messages of this tenant
@@ -96,24 +97,74 @@ pub(crate) struct MessageFilter {
 
     /// Messages enqueued at this time or later: 2h for two hours ago, or 2026-01-31T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = moment, allow_hyphen_values = true)]
-    pub(super) since: Option<PointInTime>,
+    enqueued_since: Option<PointInTime>,
 
     /// Messages enqueued before this time
     #[arg(long, value_name = "TIME", value_parser = moment, allow_hyphen_values = true)]
-    pub(super) until: Option<PointInTime>,
+    enqueued_until: Option<PointInTime>,
+}
+
+/// The filter options that select messages by their end.
+#[derive(Args, Debug)]
+pub(crate) struct EndFilter {
+    /// Messages that became dead letters, were delivered or were cancelled at this time or later: 2h for
+    /// two hours ago, or 2026-01-31T12:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = moment, allow_hyphen_values = true)]
+    since: Option<PointInTime>,
+
+    /// Messages that became dead letters, were delivered or were cancelled before this time
+    #[arg(long, value_name = "TIME", value_parser = moment, allow_hyphen_values = true)]
+    until: Option<PointInTime>,
+}
+
+impl EndFilter {
+    /// Returns the given filters under their names in the API, with times in milliseconds since 1970.
+    pub(super) fn parts(&self) -> impl Iterator<Item = (&'static str, Value)> {
+        let parts = [
+            ("ended_from_ms", self.since),
+            ("ended_until_ms", self.until),
+        ];
+        let parts = parts.into_iter();
+        parts.filter_map(|(key, time)| Some((key, time?.0.into())))
+    }
 }
 
 impl MessageFilter {
+    /// The tenant and the name of the endpoint, as far as they are given.
+    pub(super) fn tenant_and_endpoint(&self) -> (Option<String>, Option<String>) {
+        match &self.endpoint {
+            Some(name) => {
+                let (tenant, name) = tenant_and_name(self.tenant.as_deref(), name);
+                (tenant, Some(name))
+            }
+            None => (self.tenant.clone(), None),
+        }
+    }
+
+    /// Whether messages to this endpoint may be selected.
+    pub(super) fn selects(&self, endpoint: &Value) -> bool {
+        let (tenant, name) = self.tenant_and_endpoint();
+        tenant.is_none_or(|tenant| endpoint["tenant"] == tenant)
+            && name.is_none_or(|name| endpoint["name"] == name)
+    }
+
     /// Returns the given filters under their names in the API, with times in milliseconds since 1970.
     pub(super) fn parts(&self) -> impl Iterator<Item = (&'static str, Value)> {
+        let (tenant, endpoint) = self.tenant_and_endpoint();
         [
-            ("tenant", self.tenant.clone().map(Value::from)),
-            ("endpoint", self.endpoint.clone().map(Value::from)),
+            ("tenant", tenant.map(Value::from)),
+            ("endpoint", endpoint.map(Value::from)),
             ("event", self.event.clone().map(Value::from)),
             ("search", self.search.clone().map(Value::from)),
             ("topic", self.topic.clone().map(Value::from)),
-            ("from_ms", self.since.map(|since| since.0.into())),
-            ("until_ms", self.until.map(|until| until.0.into())),
+            (
+                "enqueued_from_ms",
+                self.enqueued_since.map(|since| since.0.into()),
+            ),
+            (
+                "enqueued_until_ms",
+                self.enqueued_until.map(|until| until.0.into()),
+            ),
         ]
         .into_iter()
         .filter_map(|(key, value)| Some((key, value?)))
@@ -124,6 +175,9 @@ impl MessageFilter {
 pub(crate) struct DeadLettersArgs {
     #[command(flatten)]
     which: MessageFilter,
+
+    #[command(flatten)]
+    ended: EndFilter,
 
     /// The most messages
     #[arg(long, value_name = "N", default_value = "100", value_parser = count, allow_hyphen_values = true)]
@@ -173,17 +227,26 @@ pub(super) async fn dead_letters(args: DeadLettersArgs) -> Result<(), ExitError>
 
 pub(super) async fn list(args: ListArgs) -> Result<(), ExitError> {
     let ListArgs { state, dead: args } = args;
+    if let Some(state @ (MessageState::Pending | MessageState::Running)) = state
+        && args.ended.parts().next().is_some()
+    {
+        return Err(ExitError::usage(format!(
+            "--since and --until select by the end of a message, and what is {} has not ended: use --enqueued-since and --enqueued-until",
+            state.name()
+        )));
+    }
     let server = args.connection.open()?;
     let mut filter = String::new();
     let state = state.map(|state| ("state", state.name().into()));
-    for (key, value) in args.which.parts().chain(state) {
+    for (key, value) in args.which.parts().chain(args.ended.parts()).chain(state) {
         let value = value.as_str().map_or(value.to_string(), str::to_owned);
         let _ = write!(filter, "&{key}={}", encoded(&value));
     }
     let mut messages = Vec::new();
     let mut before = String::new();
+    let mut are_all = false;
     let most = usize::try_from(args.limit.get()).unwrap_or(usize::MAX);
-    while messages.len() < most {
+    while messages.len() < most && !are_all {
         let limit = PAGE_SIZE.min(most - messages.len());
         let mut page = server
             .get(&format!("/v1/messages?limit={limit}{filter}{before}"))
@@ -193,8 +256,13 @@ pub(super) async fn list(args: ListArgs) -> Result<(), ExitError> {
         }
         match page["next"].as_str() {
             Some(next) => before = format!("&before={}", encoded(next)),
-            None => break,
+            None => are_all = true,
         }
+    }
+    if !are_all {
+        say(&format!(
+            "more messages match, and the latest {most} are listed: --limit N lists more"
+        ));
     }
     if messages.is_empty() {
         report_no_messages(args.which.endpoint.as_deref());
@@ -233,16 +301,17 @@ fn table(messages: &[Value]) -> String {
     let notes = messages.iter().map(|message| {
         let reason = text(message, "reason");
         let error = text(message, "last_error");
-        let behind = match text(message, "blocked_by").as_str() {
-            "" => String::new(),
-            behind => format!("    waits behind the dead letter {behind} with its order key\n"),
-        };
-        behind
-            + &match (reason.as_str(), error.as_str()) {
-                ("", "") => String::new(),
-                ("", error) => format!("    last attempt: {error}\n"),
-                (reason, _) => format!("    {reason}\n"),
-            }
+        let wait = wait_text(message);
+        let is_waiting = wait.is_some();
+        let wait = wait.map_or_else(String::new, |wait| format!("    waits: {wait}\n"));
+        wait + &match (reason.as_str(), error.as_str()) {
+            ("", "") => String::new(),
+            (reason, error) if reason.is_empty() || is_waiting => match error {
+                "" => String::new(),
+                error => format!("    last attempt: {error}\n"),
+            },
+            (reason, _) => format!("    {reason}\n"),
+        }
     });
     columns(&rows, [String::new()].into_iter().chain(notes))
 }
@@ -301,9 +370,11 @@ fn described(shown: &Value) -> String {
         ("endpoint", full_name(message, "endpoint")),
         ("topic", text(message, "topic")),
         ("order", text(message, "order")),
-        ("blocked_by", text(message, "blocked_by")),
         ("state", text(message, "state")),
-        ("why", text(message, "reason")),
+        (
+            "why",
+            wait_text(message).unwrap_or_else(|| text(message, "reason")),
+        ),
         ("enqueued", time("created_ms")),
         ("due", time("due_ms")),
         ("ended", time("ended_ms")),

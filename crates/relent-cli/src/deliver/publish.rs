@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use clap::Args;
 use serde_json::{Map, Value};
 
+use super::disabled::say_disabled;
 use super::send::payload;
 use super::server::{Connection, json, text};
 use crate::console::{print, say};
@@ -64,6 +65,7 @@ pub(crate) struct PublishArgs {
 pub(super) async fn run(args: PublishArgs) -> Result<(), ExitError> {
     let payload = payload(&args.data)?;
     let server = args.connection.open()?;
+    let tenant = args.tenant.clone().unwrap_or_default();
     let mut event = Map::new();
     for (key, value) in [
         ("topic", Some(args.topic)),
@@ -81,6 +83,15 @@ pub(super) async fn run(args: PublishArgs) -> Result<(), ExitError> {
     let messages = published["messages"].as_array();
     if messages.is_none_or(Vec::is_empty) {
         say("no endpoint subscribes to this topic: nothing was enqueued");
+    }
+    if messages.is_some_and(|messages| !messages.is_empty()) {
+        let names = messages.into_iter().flatten();
+        let names: Vec<_> = names.map(|one| text(one, "endpoint")).collect();
+        say_disabled(&server, |status| {
+            let endpoint = &status["endpoint"];
+            text(endpoint, "tenant") == tenant && names.contains(&text(endpoint, "name"))
+        })
+        .await?;
     }
     let printed = match args.json {
         true => json(&published)? + "\n",

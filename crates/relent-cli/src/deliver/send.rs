@@ -1,5 +1,7 @@
 //! `relent deliver send`: sends one message, directly to a URL or through a server.
 
+use std::cell::RefCell;
+use std::fmt;
 use std::io::Read;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -8,7 +10,6 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use clap::Args;
-use nix::sys::signal::Signal;
 use relent::classify::RetryableError;
 use relent::policy::HintMode;
 use relent::random::SessionRandom;
@@ -21,11 +22,12 @@ use relent_outbox::secrets::Secrets;
 use relent_outbox::sender::{AttemptResult, Outgoing, Sender, SenderConfig};
 use relent_outbox::store::AfterAttempt;
 use serde_json::{Map, Value, json};
-use tokio::time::sleep;
 
+use super::disabled::disabled;
 use super::reach::authorities;
-use super::server::{Connection, Server, encoded, json, sanitized, text};
-use super::values::acknowledged;
+use super::server::{Connection, json, sanitized, text};
+use super::values::{acknowledged, tenant_and_name};
+use super::wait::{WAIT_LIMIT, WaitLimit, wait, wait_limit};
 use crate::console::{print, say};
 use crate::human::human;
 use crate::options::duration;
@@ -47,14 +49,13 @@ Examples:
       relent deliver send --endpoint shop --event order-17-paid -d @order.json
 
 A server enqueues an event once for an endpoint, also if the command is
-repeated; the identifier goes to standard output. With --wait the exit status
-shows whether it was acknowledged.
+repeated; the identifier goes to standard output. With --wait the command
+reports each attempt and why the message waits, and its exit status shows
+whether the message was acknowledged.
 
 Exit status: 0 if it was acknowledged, or is enqueued; 1 if not; 2 if the
-options are wrong; 128+n if signal n ended it.";
-
-/// The interval at which the state of a message is polled.
-const POLL_INTERVAL: Duration = Duration::from_millis(500);
+options are wrong; 124 if --wait reached its --timeout: the message stays
+enqueued; 128+n if signal n ended it.";
 
 #[derive(Args, Debug)]
 pub(crate) struct SendArgs {
@@ -193,6 +194,17 @@ pub(crate) struct SendArgs {
     #[arg(long, requires = "endpoint", help_heading = "Server")]
     wait: bool,
 
+    /// The longest wait, or unlimited; then the exit status is 124, and the message stays enqueued
+    #[arg(
+        long,
+        value_name = "D",
+        default_value = WAIT_LIMIT,
+        value_parser = wait_limit,
+        requires = "wait",
+        help_heading = "Server"
+    )]
+    timeout: WaitLimit,
+
     #[command(flatten)]
     connection: Connection,
 }
@@ -201,24 +213,54 @@ pub(super) async fn run(args: SendArgs) -> Result<i32, ExitError> {
     let mut signals = Signals::listen()
         .map_err(|error| ExitError::failed(format!("cannot listen to signals: {error}")))?;
     let payload = payload(&args.data)?;
+    let progress = RefCell::new(Progress::Nothing);
     let sending = async {
         match &args.url {
-            Some(url) => send_directly(&args, url, payload).await,
-            None => send_through_server(&args, &payload).await,
+            Some(url) => send_directly(&args, url, payload, &progress).await,
+            None => send_through_server(&args, &payload, &progress).await,
         }
     };
     tokio::select! {
         biased;
-        signal = signals.cancelled() => Err(interrupted(signal)),
+        signal = signals.cancelled() => Err(ExitError {
+            message: format!("{signal}: {}", progress.borrow()),
+            ..ExitError::by_signal(signal)
+        }),
         result = sending => result,
     }
 }
 
-/// The error for a signal: a running attempt may have been acknowledged.
-fn interrupted(signal: Signal) -> ExitError {
-    ExitError {
-        message: format!("{signal}: it is unknown whether the message was acknowledged"),
-        ..ExitError::by_signal(signal)
+/// What a signal interrupts.
+enum Progress {
+    /// Nothing was sent.
+    Nothing,
+    /// An attempt is running.
+    Attempt { id: MessageId, number: u32 },
+    /// The last attempt has failed, with this line.
+    Failed { id: MessageId, line: String },
+    /// A request to the server is running.
+    Enqueuing,
+    /// The server has it under this identifier.
+    Enqueued(String),
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => f.write_str("nothing was sent"),
+            Self::Attempt { id, number } => write!(
+                f,
+                "attempt {number} of {id} was running, and it is unknown whether it was acknowledged; send it again with --id {id}"
+            ),
+            Self::Failed { id, line } => write!(f, "{id} is not acknowledged: {line}"),
+            Self::Enqueuing => f.write_str(
+                "it is unknown whether the message was enqueued; repeat the command: the server enqueues an event once",
+            ),
+            Self::Enqueued(id) => write!(
+                f,
+                "{id} stays enqueued, and the server continues; `relent deliver show {id}` shows its state"
+            ),
+        }
     }
 }
 
@@ -264,7 +306,12 @@ fn signing(args: &SendArgs, endpoint: &mut Endpoint) -> Result<Secrets, ExitErro
     Ok(secrets)
 }
 
-async fn send_directly(args: &SendArgs, url: &str, payload: Bytes) -> Result<i32, ExitError> {
+async fn send_directly(
+    args: &SendArgs,
+    url: &str,
+    payload: Bytes,
+    progress: &RefCell<Progress>,
+) -> Result<i32, ExitError> {
     let policy = args.policy.as_deref().unwrap_or("standard-webhooks");
     let policy = NamedPolicy::load(policy)
         .map_err(|error| ExitError::usage(format!("--policy {policy}: {error}")))?
@@ -282,7 +329,12 @@ async fn send_directly(args: &SendArgs, url: &str, payload: Bytes) -> Result<i32
     let mut endpoint = Endpoint::new("send", url);
     let signing = signing(args, &mut endpoint)?
         .signing(&endpoint)
-        .map_err(|error| ExitError::usage(format!("--secret: {error}")))?;
+        .map_err(|error| {
+            ExitError::usage(format!(
+                "--secret: {}",
+                with_option_hint(&error.to_string())
+            ))
+        })?;
     let id = args.id.clone().unwrap_or_default();
     let not_acknowledged = |why: &str| format!("{id} is not acknowledged{why}");
     let mut random = SessionRandom::new();
@@ -297,6 +349,10 @@ async fn send_directly(args: &SendArgs, url: &str, payload: Bytes) -> Result<i32
     let sending = retry_mut(&by_schedule, async |Attempt { number, .. }| {
         let now = SystemTime::now();
         schedule = Schedule::at_attempt(&schedule.save(), number, now);
+        progress.replace(Progress::Attempt {
+            id: id.clone(),
+            number,
+        });
         let sent = sender
             .send(Outgoing {
                 target: &target,
@@ -315,6 +371,10 @@ async fn send_directly(args: &SendArgs, url: &str, payload: Bytes) -> Result<i32
             return Ok(attempt(number, &sent, "acknowledged"));
         };
         let error = with_option_hint(&sanitized(&refused.error));
+        progress.replace(Progress::Failed {
+            id: id.clone(),
+            line: attempt(number, &sent, &error),
+        });
         if refused.gone {
             let why = format!(", and the receiver wants no more messages: {error}");
             return Err(RetryableError::Permanent(not_acknowledged(&why)));
@@ -358,7 +418,7 @@ async fn send_directly(args: &SendArgs, url: &str, payload: Bytes) -> Result<i32
         .map_err(ExitError::failed)
 }
 
-/// Adds to an error of the sender the option that allows the refused URL.
+/// Replaces the advice of a library's error by that for this command.
 fn with_option_hint(error: &str) -> String {
     error
         .replace(
@@ -369,6 +429,7 @@ fn with_option_hint(error: &str) -> String {
             "if it is the operator's own, allow its network",
             "if it is your own, allow its network by --allow-network CIDR",
         )
+        .replace("`relent deliver serve`, and restart it", "this command")
 }
 
 fn attempt(number: u32, sent: &AttemptResult, what: &str) -> String {
@@ -380,13 +441,19 @@ fn attempt(number: u32, sent: &AttemptResult, what: &str) -> String {
     line
 }
 
-async fn send_through_server(args: &SendArgs, payload: &Bytes) -> Result<i32, ExitError> {
+async fn send_through_server(
+    args: &SendArgs,
+    payload: &Bytes,
+    progress: &RefCell<Progress>,
+) -> Result<i32, ExitError> {
     let server = args.connection.open()?;
+    let endpoint = args.endpoint.as_deref().unwrap_or_default();
+    let (tenant, endpoint) = tenant_and_name(args.tenant.as_deref(), endpoint);
     let mut message = Map::new();
     for (key, value) in [
-        ("endpoint", args.endpoint.as_ref()),
+        ("endpoint", Some(&endpoint)),
         ("event", args.event.as_ref()),
-        ("tenant", args.tenant.as_ref()),
+        ("tenant", tenant.as_ref()),
         ("topic", args.topic.as_ref()),
         ("order", args.order.as_ref()),
         ("content_type", Some(&args.content_type)),
@@ -400,8 +467,10 @@ async fn send_through_server(args: &SendArgs, payload: &Bytes) -> Result<i32, Ex
         let delay = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
         message.insert("delay_ms".to_owned(), delay.into());
     }
+    progress.replace(Progress::Enqueuing);
     let enqueued = server.post("/v1/messages", Some(json(&message)?)).await?;
     let id = text(&enqueued, "id");
+    progress.replace(Progress::Enqueued(id.clone()));
     if enqueued["duplicate"] == Value::Bool(true) && !args.quiet {
         say("the message was enqueued before");
     }
@@ -411,30 +480,13 @@ async fn send_through_server(args: &SendArgs, payload: &Bytes) -> Result<i32, Ex
     };
     print(&(printed + "\n")).map_err(ExitError::failed)?;
     match args.wait {
-        true => wait(&server, &id, args.quiet).await,
-        false => Ok(0),
-    }
-}
-
-/// Polls a message until it has ended, and reports its attempts.
-pub(super) async fn wait(server: &Server, id: &str, quiet: bool) -> Result<i32, ExitError> {
-    let path = format!("/v1/messages/{}", encoded(id));
-    let mut told = 0;
-    loop {
-        let shown = server.get(&path).await?;
-        let attempts = shown["attempts"].as_array();
-        for attempt in attempts.into_iter().flatten().skip(told).filter(|_| !quiet) {
-            say(&super::list::attempt_line(attempt));
-        }
-        told = attempts.map_or(0, Vec::len);
-        let message = &shown["message"];
-        match message["state"].as_str() {
-            Some("delivered") => return Ok(0),
-            Some(state @ ("dead" | "cancelled")) => {
-                let reason = text(message, "reason");
-                return Err(ExitError::failed(format!("{id} is {state}: {reason}")));
+        true => wait(&server, &id, args.timeout, args.quiet).await,
+        false if args.quiet => Ok(0),
+        false => {
+            if let Some(waits) = disabled(&server, &id).await? {
+                say(&format!("it is enqueued, but {waits}"));
             }
-            _ => sleep(POLL_INTERVAL).await,
+            Ok(0)
         }
     }
 }

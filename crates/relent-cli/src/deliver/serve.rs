@@ -24,7 +24,7 @@ use tokio::time::{interval, timeout};
 
 use super::nats::NatsArgs;
 use super::reach::ReceiverOptions;
-use super::server::{DEFAULT_ADDRESS, DEFAULT_TOKEN_FILE};
+use super::server::{DEFAULT_ADDRESS, DEFAULT_TOKEN_FILE, sanitized};
 use super::store::{STORE, StoreLocation, connect, folder_of, open, read};
 use super::values::listen_address;
 use crate::console::say;
@@ -159,6 +159,11 @@ fn lease(text: &str) -> Result<Duration, String> {
 
 /// Serves until a signal asks for the end.
 pub(super) async fn run(args: &ServeArgs) -> Result<i32, ExitError> {
+    check_token_file(args)?;
+    // A second server at this address changes no file of the first.
+    let listener = TcpListener::bind(args.listen)
+        .await
+        .map_err(|error| cannot_listen("--listen", args.listen, &error))?;
     let tokens = (token(args)?, content_token(args)?);
     let failed = |error: String| ExitError::failed(format!("--store {}: {error}", args.store));
     match &args.store {
@@ -168,13 +173,13 @@ pub(super) async fn run(args: &ServeArgs) -> Result<i32, ExitError> {
         ))),
         StoreLocation::Sqlite(path) => {
             let store = open(path).map_err(failed)?;
-            serve(args, store, tokens).await
+            serve(args, listener, store, tokens).await
         }
         StoreLocation::Postgres(config) => {
             let store = connect(config, args.store_ca.as_deref())
                 .await
                 .map_err(failed)?;
-            serve(args, store, tokens).await
+            serve(args, listener, store, tokens).await
         }
     }
 }
@@ -221,13 +226,18 @@ fn read_or_make(
     }
 }
 
-fn token(args: &ServeArgs) -> Result<Token, ExitError> {
+/// Checks that a server that other machines can reach has a token file of its own.
+fn check_token_file(args: &ServeArgs) -> Result<(), ExitError> {
     if args.token_file.is_none() && !args.listen.ip().is_loopback() {
         return Err(ExitError::usage(format!(
             "--listen {}: other machines can reach it, so name its token file with --token-file",
             args.listen
         )));
     }
+    Ok(())
+}
+
+fn token(args: &ServeArgs) -> Result<Token, ExitError> {
     let path = args
         .token_file
         .as_deref()
@@ -286,6 +296,20 @@ async fn secrets<S: Store>(args: &ServeArgs, store: &S) -> Result<Secrets, ExitE
         false => secrets.check(store).await,
     };
     checked.map_err(|error| refused("", error))?;
+    if args.replace_key {
+        let unreadable = secrets.unreadable(store).await;
+        for (tenant, name) in unreadable.map_err(|error| refused("", KeyError::Store(error)))? {
+            let name = match tenant.as_str() {
+                "" => name,
+                tenant => format!("{tenant}/{name}"),
+            };
+            say(&format!(
+                "{}: {source} does not decrypt its signing keys or header fields: register them again by `relent deliver \
+                 endpoints add`; its messages are held until then",
+                sanitized(&name)
+            ));
+        }
+    }
     Ok(secrets)
 }
 
@@ -305,6 +329,7 @@ fn from_file(path: &Path) -> Result<Secrets, ExitError> {
 
 async fn serve<S: Store>(
     args: &ServeArgs,
+    listener: TcpListener,
     store: S,
     (token, content_token): (Token, Option<Token>),
 ) -> Result<i32, ExitError> {
@@ -333,9 +358,6 @@ async fn serve<S: Store>(
         Some(token) => api.content_token(token),
         None => api,
     };
-    let listener = TcpListener::bind(args.listen)
-        .await
-        .map_err(|error| cannot_listen("--listen", args.listen, &error))?;
     let address = listener
         .local_addr()
         .map_err(|error| ExitError::failed(error.to_string()))?;

@@ -15,6 +15,7 @@ use relent_outbox::api::Token;
 use relent_outbox::text::escape_bidi;
 use relent_reqwest::dns::Resolver;
 use relent_reqwest::network::classify;
+use reqwest::header::{ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH};
 use reqwest::{Client, Method, StatusCode, Url};
 use serde::Serialize;
 use serde_json::Value;
@@ -84,9 +85,35 @@ pub(super) struct Server {
     waited_in_vain: Cell<bool>,
 }
 
+/// The result of a request.
+struct Answer {
+    value: Value,
+    /// The `ETag`; empty if there is none.
+    tag: String,
+}
+
+/// The version of a resource that a change applies to.
+pub(super) enum Version {
+    /// The one with this `ETag`.
+    Tag(String),
+    /// The resource does not exist yet.
+    New,
+}
+
+impl Version {
+    fn field(&self) -> (HeaderName, String) {
+        match self {
+            Self::Tag(tag) => (IF_MATCH, tag.clone()),
+            Self::New => (IF_NONE_MATCH, "*".to_owned()),
+        }
+    }
+}
+
 /// The error of a request without a result.
 struct RequestFailure {
     quit: ExitError,
+    /// The status of the response, if there was one.
+    status: Option<StatusCode>,
     /// The server may be starting: another attempt within [`Connection::wait_for_server`] can succeed.
     is_starting: bool,
 }
@@ -95,6 +122,7 @@ impl RequestFailure {
     fn finally(quit: ExitError) -> Self {
         Self {
             quit,
+            status: None,
             is_starting: false,
         }
     }
@@ -145,20 +173,55 @@ impl Connection {
 
 impl Server {
     pub(super) async fn get(&self, path: &str) -> Result<Value, ExitError> {
-        self.send_with_retry(Method::GET, path, None).await
+        self.value(Method::GET, path, None, None).await
+    }
+
+    /// Returns a resource with its version; `None` if it does not exist.
+    pub(super) async fn get_version(
+        &self,
+        path: &str,
+    ) -> Result<Option<(Value, Version)>, ExitError> {
+        match self.send_with_retry(Method::GET, path, None, None).await {
+            Ok(Answer { value, tag }) => Ok(Some((value, Version::Tag(tag)))),
+            Err(failure) if failure.status == Some(StatusCode::NOT_FOUND) => Ok(None),
+            Err(failure) => Err(failure.quit),
+        }
     }
 
     pub(super) async fn post(&self, path: &str, body: Option<String>) -> Result<Value, ExitError> {
-        self.send_with_retry(Method::POST, path, body).await
+        self.value(Method::POST, path, body, None).await
     }
 
-    pub(super) async fn delete(&self, path: &str) -> Result<Value, ExitError> {
-        self.send_with_retry(Method::DELETE, path, None).await
+    /// Deletes a resource, only in this version if one is given.
+    pub(super) async fn delete(
+        &self,
+        path: &str,
+        version: Option<&Version>,
+    ) -> Result<Value, ExitError> {
+        self.value(Method::DELETE, path, None, version).await
     }
 
-    pub(super) async fn put(&self, path: &str, body: &impl Serialize) -> Result<Value, ExitError> {
-        self.send_with_retry(Method::PUT, path, Some(json(body)?))
+    /// Creates or replaces a resource, only in this version.
+    pub(super) async fn put(
+        &self,
+        path: &str,
+        version: &Version,
+        body: &impl Serialize,
+    ) -> Result<Value, ExitError> {
+        self.value(Method::PUT, path, Some(json(body)?), Some(version))
             .await
+    }
+
+    async fn value(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+        version: Option<&Version>,
+    ) -> Result<Value, ExitError> {
+        let sent = self.send_with_retry(method, path, body, version).await;
+        sent.map(|answer| answer.value)
+            .map_err(|failure| failure.quit)
     }
 
     /// Sends a request, and retries while the server may be starting. Every request of the API may be repeated.
@@ -167,11 +230,12 @@ impl Server {
         method: Method,
         path: &str,
         body: Option<String>,
-    ) -> Result<Value, ExitError> {
+        version: Option<&Version>,
+    ) -> Result<Answer, RequestFailure> {
         let begun = Instant::now();
         let mut is_announced = self.wait <= ANNOUNCED_AFTER;
         let asked = retry(&self.retry_policy, || {
-            self.once(method.clone(), path, body.clone())
+            self.once(method.clone(), path, body.clone(), version)
         })
         .when(|unanswered: &RequestFailure| unanswered.is_starting && !self.waited_in_vain.get())
         .notify(|notice| {
@@ -190,7 +254,7 @@ impl Server {
                 RequestFailure::finally(ExitError::failed(format!("{}: {stop}", self.base)))
             });
             self.waited_in_vain.set(unanswered.is_starting);
-            unanswered.quit
+            unanswered
         })
     }
 
@@ -199,7 +263,8 @@ impl Server {
         method: Method,
         path: &str,
         body: Option<String>,
-    ) -> Result<Value, RequestFailure> {
+        version: Option<&Version>,
+    ) -> Result<Answer, RequestFailure> {
         let token = self.token().await?;
         let url = format!("{}{path}", self.base);
         let mut request = self
@@ -211,18 +276,28 @@ impl Server {
                 .header("content-type", "application/json")
                 .body(body);
         }
+        if let Some((name, value)) = version.map(Version::field) {
+            request = request.header(name, value);
+        }
         let response = request.send().await.map_err(|e| self.unreachable(&e))?;
         let status = response.status();
+        let tag = response.headers().get(ETAG);
+        let tag = tag.and_then(|tag| tag.to_str().ok()).unwrap_or_default();
+        let tag = tag.to_owned();
         let text = response.text().await.map_err(|e| self.unreachable(&e))?;
         let value: Option<Value> = serde_json::from_str(&text).ok();
         let quit = match value {
-            Some(value) if status.is_success() => return Ok(value),
+            Some(value) if status.is_success() => return Ok(Answer { value, tag }),
             Some(problem) if problem["detail"].is_string() => ExitError::failed(match status {
                 StatusCode::UNAUTHORIZED => format!(
                     "--token-file {}: this is not the token of this server ({}): name the file that its `relent deliver serve` has written",
                     self.token_file.display(),
                     self.base
                 ),
+                StatusCode::PRECONDITION_FAILED => {
+                    "another client has changed it since this command read it, so nothing is changed: run the command again"
+                        .to_owned()
+                }
                 _ => on_command_line(sanitized(problem["detail"].as_str().unwrap_or_default())),
             }),
             _ => ExitError::failed(format!(
@@ -232,6 +307,7 @@ impl Server {
         };
         Err(RequestFailure {
             quit,
+            status: Some(status),
             is_starting: status == StatusCode::SERVICE_UNAVAILABLE,
         })
     }
@@ -283,6 +359,7 @@ impl Server {
                 "{} does not respond: {reason}; start it with `relent deliver serve`, or name another with --server",
                 self.base
             )),
+            status: None,
             is_starting: is_refused || cause == Cause::Network(Network::Reset),
         }
     }
@@ -316,10 +393,11 @@ const ADVICE: &[(&str, &str)] = &[
 ];
 
 /// The members of an endpoint that begin an error message of the API, with the equivalent option.
-const OPTIONS: [(&str, &str); 4] = [
+const OPTIONS: [(&str, &str); 5] = [
     ("url: ", "URL: "),
     ("policy: ", "--policy: "),
     ("secrets: ", "--secret: "),
+    ("secret: ", "--secret: "),
     ("concurrency: ", "--concurrency: "),
 ];
 
@@ -371,6 +449,15 @@ pub(super) fn sanitized(text: &str) -> String {
 /// A text member of a response.
 pub(super) fn text(value: &Value, key: &str) -> String {
     sanitized(value[key].as_str().unwrap_or_default())
+}
+
+/// Describes why a pending message waits, with the time until then; `None` if it does not wait.
+pub(super) fn wait_text(message: &Value) -> Option<String> {
+    let wait = message["wait"].as_object()?;
+    let detail = wait["detail"].as_str().unwrap_or_default();
+    let until = wait["until_ms"].as_i64().map(relative_time);
+    let until = until.map_or_else(String::new, |until| format!(", {until}"));
+    Some(sanitized(detail) + &until)
 }
 
 /// A point in time, in milliseconds since 1970; written as a time ago, or as in RFC 3339.

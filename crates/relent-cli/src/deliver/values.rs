@@ -32,6 +32,14 @@ pub(super) fn segment(text: &str) -> Result<String, String> {
     }
 }
 
+/// Separates a name such as `acme/warehouse`, as endpoints are printed, into tenant and name, unless a tenant is given.
+pub(super) fn tenant_and_name(tenant: Option<&str>, name: &str) -> (Option<String>, String) {
+    match (tenant, name.split_once('/')) {
+        (None, Some((tenant, name))) => (Some(tenant.to_owned()), name.to_owned()),
+        (tenant, _) => (tenant.map(str::to_owned), name.to_owned()),
+    }
+}
+
 /// Parses the name of an acknowledgement.
 pub(super) fn acknowledged() -> impl TypedValueParser<Value = Acknowledgement> {
     let values =

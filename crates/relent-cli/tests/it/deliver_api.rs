@@ -577,6 +577,29 @@ fn the_api_conforms_to_its_openapi_description() {
     let (_, left) = at.ask("DELETE", &format!("{}?allow_unsigned=true", key("1")), "");
     assert_eq!(left["endpoint"]["secrets"], json!([]));
 
+    // A signing key is added as the newest, once.
+    let keys = "/v1/endpoints/signed/secrets";
+    let secret = |key: &str| json!({ "secret": key }).to_string();
+    for key in ["env:OLD", "env:NEW", "env:OLD"] {
+        at.ask("POST", keys, &secret(key));
+    }
+    let (_, signed) = at.ask("GET", "/v1/endpoints/signed", "");
+    assert_eq!(signed["endpoint"]["secrets"], json!(["env:NEW", "env:OLD"]));
+    assert_eq!(signed["fingerprints"], json!([null, null]));
+    let (_, signed) = at.ask("POST", keys, &secret(SECRET));
+    assert_eq!(signed["fingerprints"], json!(["96ad2ccd", null, null]));
+    at.refused(400, "POST", keys, "nonsense", "no JSON");
+    at.refused(413, "POST", keys, &huge, "fewer");
+    at.refused(422, "POST", keys, &secret("hunter2"), "secret: ");
+    let none = "/v1/endpoints/no/secrets";
+    at.refused(404, "POST", none, &secret("env:A"), "no endpoint");
+    let fields = format!("{token}if-match: {first}\r\n");
+    assert_eq!(at.ask_as(&fields, "POST", keys, &secret("env:A")).0, 412);
+    for number in 0..6 {
+        at.ask("POST", keys, &secret(&format!("env:KEY_{number}")));
+    }
+    at.refused(422, "POST", keys, &secret("env:KEY_9"), "8 keys");
+
     // An endpoint with undelivered messages stays, unless they are discarded.
     let (_, held) = at.ask("POST", "/v1/messages", &message("bad", "e5"));
     let held = held["id"].as_str().unwrap().to_owned();

@@ -11,6 +11,7 @@ mod conformance;
 mod dashboards;
 mod deliver;
 mod deliver_api;
+mod deliver_endpoints;
 mod deliver_keys;
 #[cfg(target_os = "linux")]
 mod deliver_memory;
@@ -19,6 +20,7 @@ mod deliver_nats_users;
 mod deliver_operate;
 mod deliver_postgres;
 mod deliver_support;
+mod deliver_waits;
 mod documents;
 mod fetch;
 mod fetch_curl;

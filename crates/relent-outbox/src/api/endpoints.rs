@@ -69,6 +69,8 @@ struct View {
     last_error: String,
     /// The reason that its due messages wait, if they do and the worker of this process owns it.
     held: Option<Waiting>,
+    /// The fingerprint of each signing key, in their order; `None` if the key is unavailable.
+    fingerprints: Vec<Option<String>>,
     /// Warnings about probably unintended settings.
     warnings: Vec<String>,
 }
@@ -96,6 +98,7 @@ impl View {
                 until_ms: held.until.and_then(millis),
                 error: held.error.clone(),
             }),
+            fingerprints: secrets.fingerprints(&status.endpoint),
             warnings: warnings(&status.endpoint, secrets),
             last_error: health.last_error().to_owned(),
             status: redact(status),
@@ -149,6 +152,16 @@ struct Listed {
 /// Whether a stored key is encrypted, and no reference.
 pub(super) fn is_sealed(kept: &str) -> bool {
     !kept.starts_with("env:")
+}
+
+/// The visible form of each signing key of an endpoint, with its fingerprint.
+pub(super) fn shown_keys(secrets: &Secrets, endpoint: &Endpoint) -> Vec<String> {
+    let kept = endpoint.secrets.iter().zip(secrets.fingerprints(endpoint));
+    let shown = |(kept, fingerprint): (&String, Option<String>)| {
+        let fingerprint = fingerprint.unwrap_or_else(|| "unavailable".to_owned());
+        format!("{} ({fingerprint})", headers::shown(kept))
+    };
+    kept.map(shown).collect()
 }
 
 /// Replaces signing keys and header values of an endpoint by their visible forms.
@@ -295,18 +308,9 @@ pub(super) async fn register<S: Store>(
     let [keeps_secrets, keeps_headers, keeps_topics] =
         ["secrets", "headers", "topics"].map(|key| !given.contains_key(key));
     let endpoint = api.check(&tenant, &name, given)?;
-    let mut kept = endpoint.secrets.iter().chain(endpoint.headers.values());
-    if kept.any(|kept| is_sealed(kept)) {
-        // Workers cannot decrypt a secret that is encrypted with another key than that of the store.
-        match api.secrets.check(&api.store).await {
-            Ok(()) => {}
-            Err(KeyError::Store(error)) => return Ok(store_failed(&error)),
-            Err(error) => {
-                let detail =
-                    format!("secrets: the key of this server is not that of the store: {error}");
-                return Err(unacceptable(detail));
-            }
-        }
+    let kept = endpoint.secrets.iter().chain(endpoint.headers.values());
+    if let Some(refused) = other_key(&api, kept).await {
+        return refused;
     }
     let refused = |error: PreconditionError| Ok(error.response().map(Body::from));
     let preconditions = match Preconditions::of(&headers) {
@@ -350,6 +354,24 @@ pub(super) async fn register<S: Store>(
         };
     }
     Err(refuse(StatusCode::SERVICE_UNAVAILABLE, BUSY))
+}
+
+/// The response if one of these is encrypted, and the key of this server is not that of the store: workers could not
+/// decrypt it.
+async fn other_key<S: Store>(
+    api: &Api<S>,
+    mut kept: impl Iterator<Item = &String>,
+) -> Option<HandlerResult> {
+    if !kept.any(|kept| is_sealed(kept)) {
+        return None;
+    }
+    match api.secrets.check(&api.store).await {
+        Ok(()) => None,
+        Err(KeyError::Store(error)) => Some(Ok(store_failed(&error))),
+        Err(error) => Some(Err(unacceptable(format!(
+            "secrets: the key of this server is not that of the store: {error}"
+        )))),
+    }
 }
 
 const BUSY: &str = "others change this endpoint all the time, and it is not changed: ask again";
@@ -400,28 +422,85 @@ pub(super) async fn remove_secret<S: Store>(
     } = query(&uri)?;
     let (tenant, name) = named(tenant, name)?;
     let number = key_number(&number)?;
-    let preconditions = match Preconditions::of(&headers) {
+    let without = |endpoint| {
+        without_key(
+            endpoint,
+            number,
+            allow_unsigned.then_some(()).ok_or(LAST_KEY),
+        )
+    };
+    change(&api, &tenant, &name, &headers, without).await
+}
+
+/// A signing key to add.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewSecret {
+    secret: String,
+}
+
+/// Adds a signing key as the newest. A key that the endpoint has already stays where it is, so that the request may be
+/// repeated.
+pub(super) async fn add_secret<S: Store>(
+    State(api): State<Shared<S>>,
+    path: Named,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> HandlerResult {
+    let (tenant, name) = whose(path, &uri)?;
+    let NewSecret { secret } = read(body)?;
+    let sealed = api
+        .secrets
+        .seal(&tenant, &name, &secret)
+        .map_err(|error| unacceptable(format!("secret: {error}")))?;
+    if let Some(refused) = other_key(&api, [&sealed].into_iter()).await {
+        return refused;
+    }
+    let with = |mut endpoint: Endpoint| {
+        if api.secrets.has_key(&endpoint, &secret) {
+            return Ok(endpoint);
+        }
+        if endpoint.secrets.len() >= MAX_SECRETS {
+            return Err(unacceptable(format!(
+                "secret: the endpoint has {MAX_SECRETS} keys, and these are the most: remove one first"
+            )));
+        }
+        endpoint.secrets.insert(0, sealed.clone());
+        Ok(endpoint)
+    };
+    change(&api, &tenant, &name, &headers, with).await
+}
+
+/// Changes an endpoint that exists, if the preconditions of the request hold.
+async fn change<S: Store>(
+    api: &Api<S>,
+    tenant: &str,
+    name: &str,
+    headers: &HeaderMap,
+    changed: impl Fn(Endpoint) -> Result<Endpoint, Refused>,
+) -> HandlerResult {
+    let preconditions = match Preconditions::of(headers) {
         Ok(preconditions) => preconditions,
         Err(error) => return Ok(error.response().map(Body::from)),
     };
     for _ in 0..MAX_TRIES {
-        let before = stored!(api.store.endpoint(&tenant, &name));
+        let before = stored!(api.store.endpoint(tenant, name));
         if let Err(error) = preconditions.check(before.as_ref().map(tag).as_ref()) {
             return Ok(error.response().map(Body::from));
         }
-        let before = before.ok_or_else(|| unknown(&tenant, &name))?;
-        let endpoint = without_key(
-            before.endpoint,
-            number,
-            allow_unsigned.then_some(()).ok_or(LAST_KEY),
-        )?;
+        let before = before.ok_or_else(|| unknown(tenant, name))?;
+        let endpoint = changed(before.endpoint.clone())?;
+        if endpoint == before.endpoint {
+            return Ok(answer(api, StatusCode::OK, before).await);
+        }
         if !stored!(api.store.replace_endpoint(endpoint, Some(before.revision))) {
             continue;
         }
         api.wake();
-        return match stored!(api.store.endpoint(&tenant, &name)) {
-            Some(status) => Ok(answer(&api, StatusCode::OK, status).await),
-            None => Err(unknown(&tenant, &name)),
+        return match stored!(api.store.endpoint(tenant, name)) {
+            Some(status) => Ok(answer(api, StatusCode::OK, status).await),
+            None => Err(unknown(tenant, name)),
         };
     }
     Err(refuse(StatusCode::SERVICE_UNAVAILABLE, BUSY))
@@ -486,6 +565,11 @@ impl<S> Api<S> {
             )));
         }
         for (what, text) in [("tenant", tenant), ("name", name)] {
+            if text.contains('/') {
+                return Err(unacceptable(format!(
+                    "the {what} {text:?} contains /, which separates tenant and name where endpoints are shown: choose another"
+                )));
+            }
             if given.contains_key(what) {
                 return Err(unacceptable(format!(
                     "{what} stands in the URL, as in PUT /v1/endpoints/NAME?tenant=TENANT: take it out of the body"

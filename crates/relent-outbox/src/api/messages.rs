@@ -21,10 +21,9 @@ use super::response::{
     HandlerResult, Refused, name, ok, query, read, refuse, store_failed, stored, unacceptable,
 };
 use super::state::Shared;
+use super::wait::MessageView;
 use crate::message::{MessageId, NewEvent, NewMessage};
-use crate::store::{
-    AttemptRecord, EnqueueError, Enqueued, Filter, MessageState, MessageStatus, Refusal, Store,
-};
+use crate::store::{AttemptRecord, EnqueueError, Enqueued, Filter, MessageState, Refusal, Store};
 
 const DEFAULT_PAGE_LENGTH: usize = 100;
 
@@ -292,15 +291,17 @@ struct Page {
     search: Option<String>,
     topic: Option<String>,
     state: Option<MessageState>,
-    from_ms: Option<i64>,
-    until_ms: Option<i64>,
+    enqueued_from_ms: Option<i64>,
+    enqueued_until_ms: Option<i64>,
+    ended_from_ms: Option<i64>,
+    ended_until_ms: Option<i64>,
     before: Option<i64>,
     limit: Option<usize>,
 }
 
 #[derive(Serialize)]
 struct Listed {
-    messages: Vec<MessageStatus>,
+    messages: Vec<MessageView>,
     /// The value of `before` for the next page.
     next: Option<String>,
 }
@@ -316,8 +317,10 @@ pub(super) async fn list<S: Store>(State(api): State<Shared<S>>, uri: Uri) -> Ha
         search: page.search,
         topic: page.topic,
         state: page.state,
-        from_ms: page.from_ms,
-        until_ms: page.until_ms,
+        enqueued_from_ms: page.enqueued_from_ms,
+        enqueued_until_ms: page.enqueued_until_ms,
+        ended_from_ms: page.ended_from_ms,
+        ended_until_ms: page.ended_until_ms,
         before: page.before,
     };
     check(&filter)?;
@@ -326,12 +329,13 @@ pub(super) async fn list<S: Store>(State(api): State<Shared<S>>, uri: Uri) -> Ha
     messages.truncate(limit);
     let last = messages.last().filter(|_| more);
     let next = last.map(|message| message.place.to_string());
+    let messages = api.with_waits(messages).await;
     ok(&Listed { messages, next })
 }
 
 #[derive(Serialize)]
 struct Shown {
-    message: MessageStatus,
+    message: MessageView,
     attempts: Vec<AttemptRecord>,
 }
 
@@ -360,6 +364,7 @@ pub(super) async fn show<S: Store>(
 ) -> HandlerResult {
     let id = identifier(path)?;
     let found = stored!(api.store.messages(only(id.clone()), 1));
+    let found = api.with_waits(found).await;
     let Some(message) = found.into_iter().next() else {
         return Err(unknown(id.as_str()));
     };
@@ -454,7 +459,7 @@ pub(super) async fn replay<S: Store>(
     if filter.is_all() {
         return Err(unacceptable(
             "this would send everything again: name an endpoint, a state or a time, such as \
-             {\"endpoint\":\"shop\",\"state\":\"dead\"}; {\"from_ms\":0} means all",
+             {\"endpoint\":\"shop\",\"state\":\"dead\"}; {\"ended_from_ms\":0} means all",
         ));
     }
     let resent = stored!(api.store.resend(filter));
@@ -499,6 +504,11 @@ pub(super) async fn send_all_now<S: Store>(
             "state: what is {state} does not wait; only pending messages are sent now, and POST /v1/replay sends again what \
              has ended"
         )));
+    }
+    if filter.ended_from_ms.or(filter.ended_until_ms).is_some() {
+        return Err(unacceptable(
+            "pending messages have not ended: narrow by enqueued_from_ms and enqueued_until_ms",
+        ));
     }
     let due = stored!(api.store.send_now(filter));
     api.wake();

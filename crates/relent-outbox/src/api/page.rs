@@ -16,7 +16,7 @@ use url::form_urlencoded;
 
 use super::access::SESSION;
 use super::contents::DEFAULT_SHOWN_BYTES;
-use super::endpoints::{is_sealed, key_number, names, redact, without_key};
+use super::endpoints::{is_sealed, key_number, names, redact, shown_keys, without_key};
 use super::messages::only;
 use super::response::{name, query};
 use super::sessions::{Contents, PageSession};
@@ -130,7 +130,7 @@ async fn overview<S: Store>(
         let filter = Filter {
             tenant: Some(tenant),
             endpoint: Some(name),
-            until_ms: Some(until),
+            enqueued_until_ms: Some(until),
             ..in_state(MessageState::Pending)
         };
         let failed = stored!(api.store.messages(filter, MAX_MESSAGES));
@@ -138,8 +138,18 @@ async fn overview<S: Store>(
     }
     waiting.sort_by_key(|message| message.created_ms);
     waiting.truncate(LATEST);
-    let endpoints: Vec<_> = endpoints.into_iter().map(redact).collect();
     let held = api.held().await;
+    // An endpoint whose attempts this process cannot make has perhaps never failed.
+    let listed: HashSet<_> = endpoints.iter().map(names).collect();
+    for (names, _) in held.iter().filter(|(_, held)| held.is_faulty()) {
+        if !listed.contains(names) {
+            let (tenant, name) = names;
+            endpoints.extend(stored!(api.store.endpoint(tenant, name)));
+        }
+    }
+    let endpoints: Vec<_> = endpoints.into_iter().map(redact).collect();
+    let dead = api.with_waits(dead).await;
+    let waiting = api.with_waits(waiting).await;
     let content = view::overview(&summary, endpoints, &held, &dead, &waiting, MAX_ENDPOINTS);
     let register = view::register(session.form_token.as_str());
     ok("Overview", &html! { (done(&uri)) (content) (register) })
@@ -196,6 +206,7 @@ async fn endpoint<S: Store>(
         ..Filter::default()
     };
     let messages = stored!(api.store.messages(filter, MAX_MESSAGES));
+    let messages = api.with_waits(messages).await;
     let (tenant, name) = names(&status);
     let recent = stored!(api.store.recent(&tenant, &name)).unwrap_or_default();
     let held = api.held().await;
@@ -204,8 +215,10 @@ async fn endpoint<S: Store>(
         .watch
         .as_ref()
         .is_some_and(|watch| watch.name() == status.worker);
+    let keys = shown_keys(&api.secrets, &status.endpoint);
     let content = view::endpoint(
         &redact(status),
+        &keys,
         held,
         here,
         &recent,
@@ -231,6 +244,7 @@ async fn messages<S: Store>(
     let mut messages = stored!(api.store.messages(filter, MAX_MESSAGES + 1));
     let more = messages.len() > MAX_MESSAGES;
     messages.truncate(MAX_MESSAGES);
+    let messages = api.with_waits(messages).await;
     let content = view::messages(&listed, &messages, more, session.form_token.as_str());
     ok("Messages", &html! { (done(&uri)) (content) })
 }
@@ -257,11 +271,17 @@ async fn message<S: Store>(
     uri: Uri,
 ) -> Response {
     let message = found!(api, path);
-    let attempts = stored!(api.store.attempts(&message.id));
+    let id = message.id.clone();
+    let attempts = stored!(api.store.attempts(&id));
     let Contents(contents) = session.contents;
     let form_token = session.form_token.as_str();
-    let content = view::message(&message, &attempts, contents, form_token);
-    ok(message.id.as_str(), &html! { (done(&uri)) (content) })
+    let shown = api.with_waits(vec![message]).await;
+    let content = shown.first();
+    let content = content.map(|one| view::message(one, &attempts, contents, form_token));
+    ok(
+        id.as_str(),
+        &html! { (done(&uri)) @if let Some(content) = content { (content) } },
+    )
 }
 
 async fn content<S: Store>(
@@ -605,14 +625,15 @@ async fn act<S: Store>(
             from,
             until,
         } => {
-            let (Ok(from_ms), Ok(until_ms)) = (time::read(&from), time::read(&until)) else {
+            let (Ok(ended_from_ms), Ok(ended_until_ms)) = (time::read(&from), time::read(&until))
+            else {
                 let what = "A time is written as 2026-01-31T12:00, in UTC.";
                 return failed(StatusCode::UNPROCESSABLE_ENTITY, what);
             };
             let filter = Filter {
                 state: Some(state),
-                from_ms,
-                until_ms,
+                ended_from_ms,
+                ended_until_ms,
                 ..target.filter()
             };
             let count = stored!(api.store.resend(filter));

@@ -29,6 +29,14 @@ pub struct HeldEndpoint {
     pub error: String,
 }
 
+impl HeldEndpoint {
+    /// Whether a [local fault](crate::fault) holds its messages, which an operator has to repair.
+    #[must_use]
+    pub const fn is_faulty(&self) -> bool {
+        matches!(self.hold_reason, HoldReason::LocalFault)
+    }
+}
+
 /// The reason that due messages are not sent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]

@@ -36,8 +36,8 @@ impl Listed {
             search: given(&self.search),
             topic: given(&self.topic),
             state: state.transpose().ok()?,
-            from_ms: time::read(&self.from).ok()?,
-            until_ms: time::read(&self.until).ok()?,
+            enqueued_from_ms: time::read(&self.from).ok()?,
+            enqueued_until_ms: time::read(&self.until).ok()?,
             before: self.before,
             ..Filter::default()
         };

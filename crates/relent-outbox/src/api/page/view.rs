@@ -11,6 +11,7 @@ use super::listed::Listed;
 use super::time::{exact, is_past, lasting, long, time};
 use crate::api::contents::Shown;
 use crate::api::endpoints::names;
+use crate::api::wait::{MessageView, WaitReason};
 use crate::endpoint::{Acknowledgement, Activity, Endpoint, OnDeadLetter};
 use crate::health::Health;
 use crate::schedule;
@@ -18,7 +19,7 @@ use crate::store::{
     AttemptRecord, EndpointStatus, MessageState, MessageStatus, Recent, Summary, millis,
 };
 use crate::topic;
-use crate::worker::HeldEndpoint;
+use crate::worker::{HeldEndpoint, HoldReason};
 
 /// The number of stuck messages and endpoints shown at first.
 pub(super) const LATEST: usize = 20;
@@ -75,21 +76,32 @@ fn number(count: u64, what: &str) -> String {
 }
 
 /// Summarizes which problems need an operator, and which are retried automatically.
-fn summary_markup(summary: &Summary, failing: u64) -> Markup {
+fn summary_markup(summary: &Summary, faulty: u64, failing: u64) -> Markup {
     let parts = [
-        (summary.dead, "dead letter", "#dead"),
-        (summary.disabled, "disabled endpoint", "#endpoints"),
+        (
+            faulty,
+            "endpoint held by a local fault",
+            "endpoints held by local faults",
+            "#endpoints",
+        ),
+        (summary.dead, "dead letter", "dead letters", "#dead"),
+        (
+            summary.disabled,
+            "disabled endpoint",
+            "disabled endpoints",
+            "#endpoints",
+        ),
     ];
     let parts: Vec<_> = parts.iter().filter(|(count, ..)| *count > 0).collect();
-    let alone = summary.dead + summary.disabled == 1;
+    let alone = faulty + summary.dead + summary.disabled == 1;
     html! {
         @if parts.is_empty() {
-            p.lead.good { "Nothing needs you: no dead letters, and no endpoint is disabled." }
+            p.lead.good { "Nothing needs you: no dead letters, and no endpoint is disabled or held by a local fault." }
         } @else {
             p.lead.bad {
-                @for (place, (count, what, href)) in parts.into_iter().enumerate() {
+                @for (place, (count, one, many, href)) in parts.into_iter().enumerate() {
                     @if place > 0 { " and " }
-                    a href=(href) { (number(*count, what)) }
+                    a href=(href) { (count) " " (if *count == 1 { one } else { many }) }
                 }
                 (if alone { " needs" } else { " need" }) " somebody."
             }
@@ -113,22 +125,31 @@ pub(super) fn overview(
     summary: &Summary,
     mut endpoints: Vec<EndpointStatus>,
     held: &HashMap<(String, String), HeldEndpoint>,
-    dead: &[MessageStatus],
-    waiting: &[MessageStatus],
+    dead: &[MessageView],
+    waiting: &[MessageView],
     most: usize,
 ) -> Markup {
-    let cut = endpoints.len() > most;
-    endpoints.truncate(most);
+    let is_faulty = |status: &EndpointStatus| {
+        let held = held.get(&names(status));
+        status.activity == Activity::Active && held.is_some_and(HeldEndpoint::is_faulty)
+    };
     // Problems that need an operator come first, then those that are retried.
     endpoints.sort_by_cached_key(|status| {
         let disabled = status.activity == Activity::Disabled;
         let (dead, lag) = (status.dead, status.lag_ms);
-        Reverse((disabled, dead > 0, fails(status), lag, dead, status.pending))
+        let needs_operator = (is_faulty(status), disabled, dead > 0);
+        Reverse((needs_operator, fails(status), lag, dead, status.pending))
     });
+    let cut = endpoints.len() > most;
+    endpoints.truncate(most);
+    let faulty = endpoints.iter().filter(|status| is_faulty(status)).count() as u64;
     let failing = endpoints.iter().filter(|status| fails(status)).count() as u64;
     let (worst, others) = endpoints.split_at(endpoints.len().min(LATEST));
     let needs_attention = |status: &&EndpointStatus| {
-        fails(status) || status.activity == Activity::Disabled || status.dead > 0
+        is_faulty(status)
+            || fails(status)
+            || status.activity == Activity::Disabled
+            || status.dead > 0
     };
     let needing_attention = others.iter().filter(needs_attention).count();
     let tile = |name: &str, value: String, bad: bool| {
@@ -136,7 +157,7 @@ pub(super) fn overview(
     };
     html! {
         h1 { "What is stuck, and why" }
-        (summary_markup(summary, failing))
+        (summary_markup(summary, faulty, failing))
         dl.tiles {
             (tile("Waiting", summary.pending.to_string(), false))
             (tile("Running", summary.running.to_string(), false))
@@ -154,7 +175,7 @@ pub(super) fn overview(
                     details {
                         summary {
                             (others.len()) " more"
-                            @if needing_attention > 0 { ", of which " (needing_attention) " fail, are disabled or have dead letters" }
+                            @if needing_attention > 0 { ", of which " (needing_attention) " fail, are held by a local fault, are disabled or have dead letters" }
                         }
                         (endpoint_table(others, held))
                     }
@@ -189,6 +210,7 @@ fn status_markup(status: &EndpointStatus, held: Option<&HeldEndpoint>) -> Markup
         div {
             @match status.activity {
                 Activity::Disabled => { span.tag.bad { "disabled" } " " (status.reason) }
+                Activity::Active if held.is_some_and(HeldEndpoint::is_faulty) => { span.tag.bad { "held by a local fault" } }
                 Activity::Active => { (failing(status)) }
             }
         }
@@ -258,22 +280,43 @@ fn state_tag(state: MessageState) -> Markup {
 }
 
 /// The reason for the state of a message.
-fn why(message: &MessageStatus) -> Markup {
+fn why(
+    MessageView {
+        status: message,
+        wait,
+    }: &MessageView,
+) -> Markup {
+    let is_waiting = wait.is_some();
     html! {
-        @if !message.reason.is_empty() { div { (message.reason) } }
+        @if !is_waiting && !message.reason.is_empty() { div { (message.reason) } }
         @if !message.last_error.is_empty() && !message.reason.contains(&message.last_error) {
             div.note { "last attempt: " (message.last_error) }
         }
-        @if let Some(behind) = &message.blocked_by {
-            div { "waits behind the dead letter " a href={ "/messages/" (behind) } { (behind) } " with its order key" }
-        } @else if let Some(due) = message.due_ms {
+        @if let Some(wait) = wait {
+            @match (wait.reason, &message.blocked_by) {
+                (WaitReason::DeadLetter, Some(behind)) => {
+                    div { "waits behind the dead letter " a href={ "/messages/" (behind) } { (behind) } " with its order key" }
+                }
+                (WaitReason::Schedule | WaitReason::Worker, _) => {}
+                _ => { div { "waits: " (wait.detail) } }
+            }
+        }
+        @if let Some(due) = message.due_ms {
             div.note { (if is_past(due) { "due " } else { "next attempt " }) (time(due)) }
         }
     }
 }
 
+/// Whether a message waits until an operator acts.
+fn needs_operator(reason: WaitReason) -> bool {
+    matches!(
+        reason,
+        WaitReason::EndpointDisabled | WaitReason::Held(HoldReason::LocalFault)
+    )
+}
+
 /// A table of messages, with checkboxes if it is in a form.
-fn message_table(messages: &[MessageStatus], with_endpoint: bool, in_form: bool) -> Markup {
+fn message_table(messages: &[MessageView], with_endpoint: bool, in_form: bool) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label="Messages" {
             table.cards {
@@ -285,7 +328,8 @@ fn message_table(messages: &[MessageStatus], with_endpoint: bool, in_form: bool)
                     th scope="col" { "Enqueued" }
                 } }
                 tbody {
-                    @for message in messages {
+                    @for view in messages {
+                        @let message = &view.status;
                         tr {
                             @if in_form {
                                 td data-label="Select" {
@@ -303,7 +347,7 @@ fn message_table(messages: &[MessageStatus], with_endpoint: bool, in_form: bool)
                             }
                             td data-label="State" { (state_tag(message.state)) }
                             td.n data-label="Attempts" { (message.attempts) }
-                            td data-label="Why" { (why(message)) }
+                            td data-label="Why" { (why(view)) }
                             td data-label="Enqueued" { (time(message.created_ms)) }
                         }
                     }
@@ -325,10 +369,11 @@ fn waits_while_down(spec: &Endpoint) -> bool {
 
 pub(super) fn endpoint(
     status: &EndpointStatus,
+    keys: &[String],
     held: Option<&HeldEndpoint>,
     here: bool,
     recent: &Recent,
-    messages: &[MessageStatus],
+    messages: &[MessageView],
     form_token: &str,
 ) -> Markup {
     let spec = &status.endpoint;
@@ -382,7 +427,7 @@ pub(super) fn endpoint(
                 }
             }
             dt { "Signing keys" } dd {
-                @if spec.secrets.is_empty() { "none: attempts are not signed" } @else { (spec.secrets.join(", ")) }
+                @if keys.is_empty() { "none: attempts are not signed" } @else { (keys.join(", ")) }
             }
             dt { "Header fields" } dd {
                 @if spec.headers.is_empty() { "none of its own" } @else {
@@ -425,20 +470,20 @@ pub(super) fn endpoint(
                         button { "Send all now" }
                     }
                 }
-                @if !spec.secrets.is_empty() {
+                @if !keys.is_empty() {
                     form.stack method="post" action="/do" {
                         @let revision = status.revision.to_string();
                         (about("remove-key"))
                         (hidden(&[("revision", &revision)]))
                         label for="key" { "Remove a signing key, once the receiver has a newer one" }
                         select #key name="number" {
-                            @for (at, kept) in spec.secrets.iter().enumerate().rev() {
+                            @for (at, key) in keys.iter().enumerate().rev() {
                                 option value=(at + 1) {
-                                    (at + 1) ": " (kept) @if at == 0 { ", the newest" }
+                                    (at + 1) ": " (key) @if at == 0 { ", the newest" }
                                 }
                             }
                         }
-                        @if spec.secrets.len() == 1 {
+                        @if keys.len() == 1 {
                             div.tick {
                                 input.box #unsigned type="checkbox" name="unsigned" required;
                                 label for="unsigned" { "Attempts are not signed from then on" }
@@ -455,7 +500,7 @@ pub(super) fn endpoint(
                         option value="delivered" { "delivered" }
                         option value="cancelled" { "cancelled" }
                     }
-                    label for="from" { "and were enqueued from (UTC; may stay empty)" }
+                    label for="from" { "and ended from (UTC; may stay empty)" }
                     input #from name="from" type="datetime-local";
                     label for="until" { "until before (UTC; may stay empty)" }
                     input #until name="until" type="datetime-local";
@@ -578,7 +623,7 @@ fn search(listed: &Listed) -> Markup {
 
 pub(super) fn messages(
     listed: &Listed,
-    messages: &[MessageStatus],
+    messages: &[MessageView],
     more: bool,
     form_token: &str,
 ) -> Markup {
@@ -612,7 +657,7 @@ pub(super) fn messages(
             }
         }
         @if let Some(last) = messages.last().filter(|_| more) {
-            p { a href=(with(&listed.state, Some(last.place)).link()) { "Earlier ones" } }
+            p { a href=(with(&listed.state, Some(last.status.place)).link()) { "Earlier ones" } }
         }
     }
 }
@@ -663,7 +708,10 @@ fn fields(lines: &str) -> Markup {
 }
 
 pub(super) fn message(
-    message: &MessageStatus,
+    MessageView {
+        status: message,
+        wait,
+    }: &MessageView,
     attempts: &[AttemptRecord],
     contents: bool,
     form_token: &str,
@@ -680,13 +728,19 @@ pub(super) fn message(
         p.over { "Message to " (full_name(&message.tenant, &message.endpoint)) }
         h1 { (message.event) }
         p.lead {
-            (state_tag(message.state)) " " (message.reason)
+            (state_tag(message.state)) " " @if wait.is_none() { (message.reason) }
             @if message.topic == topic::TEST { " " span.tag { "test" } }
         }
-        @if let Some(behind) = &message.blocked_by {
-            p.bad {
-                "It waits behind the dead letter " a href={ "/messages/" (behind) } { (behind) }
-                ", which has the same order key. Send that one again or cancel it, and this one goes."
+        @if let Some(wait) = wait {
+            @match (wait.reason, &message.blocked_by) {
+                (WaitReason::DeadLetter, Some(behind)) => p.bad {
+                    "It waits behind the dead letter " a href={ "/messages/" (behind) } { (behind) }
+                    ", which has the same order key. Send that one again or cancel it, and this one goes."
+                },
+                (reason, _) => p.bad[needs_operator(reason)] {
+                    "It waits: " (wait.detail) "."
+                    @if let Some(until) = wait.until_ms.filter(|until| !is_past(*until)) { " Until then: " (time(until)) "." }
+                },
             }
         }
         dl.facts {

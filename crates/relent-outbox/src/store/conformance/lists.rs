@@ -16,6 +16,8 @@ pub(super) async fn check<S: Store>(make: &impl AsyncFn() -> S) {
     many_messages_are_sent_now(make).await;
     messages_are_searched(make).await;
     a_message_behind_a_dead_letter_names_it(make).await;
+    messages_are_selected_by_their_end(make).await;
+    a_message_names_the_reason_of_its_disabled_endpoint(make).await;
     endpoints_that_need_attention_are_listed(make).await;
     contents_are_kept_as_they_were_sent(make).await;
     recent_attempts_are_summarized(make).await;
@@ -203,6 +205,9 @@ async fn a_message_behind_a_dead_letter_names_it<S: Store>(make: &impl AsyncFn()
     let owned = shop.take_one("worker").await;
     let claimed = shop.claim("worker", &owned).await;
     let behind = async |id: &MessageId| one(&shop, id).await.blocked_by;
+    let waits = async |id: &MessageId| one(&shop, id).await.is_behind;
+    assert!(waits(&line[1].id).await, "the first one runs");
+    assert!(!waits(&others[0].id).await, "it has no order key");
     assert_eq!(
         behind(&line[1].id).await,
         None,
@@ -224,9 +229,58 @@ async fn a_message_behind_a_dead_letter_names_it<S: Store>(make: &impl AsyncFn()
     let skipping = endpoint("shop").on_dead_letter(OnDeadLetter::Skip);
     shop.put(skipping).await;
     assert_eq!(behind(&line[1].id).await, None, "it waits for none");
+    assert!(!waits(&line[1].id).await && waits(&line[2].id).await);
     shop.put(endpoint("shop")).await;
     assert_eq!(shop.0.cancel(only(dead)).await.unwrap(), 1);
     assert_eq!(behind(&line[1].id).await, None);
+}
+
+/// A message counts from its end, however long before it was enqueued.
+async fn messages_are_selected_by_their_end<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    shop.enqueue(["dead", "delivered", "pending"].map(message))
+        .await;
+    let owned = shop.take_one("worker").await;
+    for (claimed, next) in shop.claim("worker", &owned).await.iter().zip([
+        AfterAttempt::Dead("no".to_owned()),
+        AfterAttempt::Delivered,
+        AfterAttempt::Again(LONG),
+    ]) {
+        assert!(shop.settle(claimed, next).await);
+    }
+    let all = shop.0.messages(Filter::default(), 9).await.unwrap();
+    let ended = |place: usize| all[place].ended_ms.unwrap();
+    let (delivered, dead) = (ended(1), ended(2));
+    assert_eq!(all[0].ended_ms, None, "it is pending");
+    let between = |ended_from_ms, ended_until_ms| Filter {
+        ended_from_ms,
+        ended_until_ms,
+        ..Filter::default()
+    };
+    let last = delivered.max(dead);
+    let both = between(Some(delivered.min(dead)), Some(last + 1));
+    assert_eq!(shop.events(both.clone()).await, ["dead", "delivered"]);
+    let after = between(Some(last + 1), None);
+    assert_eq!(shop.events(after.clone()).await, [""; 0]);
+    let before = between(None, Some(delivered.min(dead)));
+    assert_eq!(shop.events(before).await, [""; 0]);
+    // Changes use the same filter.
+    assert_eq!(shop.0.resend(after).await.unwrap(), 0);
+    assert_eq!(shop.0.resend(both).await.unwrap(), 2);
+}
+
+async fn a_message_names_the_reason_of_its_disabled_endpoint<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    let id = shop.enqueue([message("1")]).await.remove(0).id;
+    assert_eq!(one(&shop, &id).await.disabled, None);
+    for (activity, reason) in [
+        (Activity::Disabled, Some("moves")),
+        (Activity::Active, None),
+    ] {
+        let set = shop.0.set_activity("", "shop", activity, "moves").await;
+        assert!(set.unwrap());
+        assert_eq!(one(&shop, &id).await.disabled.as_deref(), reason);
+    }
 }
 
 async fn endpoints_that_need_attention_are_listed<S: Store>(make: &impl AsyncFn() -> S) {

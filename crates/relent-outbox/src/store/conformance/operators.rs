@@ -358,10 +358,10 @@ async fn messages_are_filtered<S: Store>(make: &impl AsyncFn() -> S) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     assert!((second.created_ms - i64::try_from(now.as_millis()).unwrap()).abs() < 3_600_000);
     let (first, after) = (all[3].created_ms, all[0].created_ms + 1);
-    let between = async |from_ms, until_ms| {
+    let between = async |enqueued_from_ms, enqueued_until_ms| {
         let between = Filter {
-            from_ms,
-            until_ms,
+            enqueued_from_ms,
+            enqueued_until_ms,
             ..none()
         };
         find(between).await.len()

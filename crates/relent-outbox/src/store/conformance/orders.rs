@@ -58,11 +58,7 @@ async fn messages_of_a_key_are_claimed_in_order<S: Store>(make: &impl AsyncFn() 
     let owned = shop.take_one("worker").await;
     shop.deliver(&owned, &["free"]).await;
     assert!(shop.work("worker").await.is_empty(), "2 and 3 wait for 1");
-    let first = Filter {
-        until_ms: None,
-        ..Filter::default()
-    };
-    let all = shop.0.messages(first, 10).await.unwrap();
+    let all = shop.0.messages(Filter::default(), 10).await.unwrap();
     assert!(
         all.iter()
             .all(|one| one.event == "free" || one.state == MessageState::Pending)

@@ -198,17 +198,15 @@ fn conditions(filter: &Filter) -> (String, Vec<Value>) {
             None => add("m.topic = ?", Box::new(topic.clone())),
         }
     }
-    if let Some(from) = filter.from_ms {
-        add(
-            "m.created >= ?::bigint",
-            Box::new(from.saturating_mul(1000)),
-        );
-    }
-    if let Some(until) = filter.until_ms {
-        add(
-            "m.created < ?::bigint",
-            Box::new(until.saturating_mul(1000)),
-        );
+    for (condition, time) in [
+        ("m.created >= ?::bigint", filter.enqueued_from_ms),
+        ("m.created < ?::bigint", filter.enqueued_until_ms),
+        ("d.ended >= ?::bigint", filter.ended_from_ms),
+        ("d.ended < ?::bigint", filter.ended_until_ms),
+    ] {
+        if let Some(ms) = time {
+            add(condition, Box::new(ms.saturating_mul(1000)));
+        }
     }
     if let Some(before) = &filter.before {
         add("m.row < ?::bigint", Box::new(*before));
@@ -249,7 +247,8 @@ pub(super) async fn messages(
              CASE WHEN d.state IN (0, 5) AND d.order_key IS NOT NULL AND e.on_dead_letter = 0 THEN (
                  SELECT id FROM relent_message_1 WHERE row = (
                      SELECT min(row) FROM relent_delivery_1 AS b
-                     WHERE b.endpoint = d.endpoint AND b.order_key = d.order_key AND b.state = 3 AND b.row < d.row)) END
+                     WHERE b.endpoint = d.endpoint AND b.order_key = d.order_key AND b.state = 3 AND b.row < d.row)) END,
+             d.state = 5, CASE WHEN e.activity = 1 THEN e.reason END
          FROM {MESSAGES} WHERE {conditions} ORDER BY m.row DESC LIMIT ${place}::bigint"
     )).await?;
     let rows = client.query(&select, &references(&values)).await?;
@@ -280,6 +279,8 @@ fn message(row: &Row) -> Result<MessageStatus> {
         topic: row.try_get(4)?,
         order: row.try_get(5)?,
         blocked_by: row.try_get::<_, Option<String>>(14)?.map(MessageId::stored),
+        is_behind: row.try_get(15)?,
+        disabled: row.try_get(16)?,
         state,
         reason: row.try_get(7)?,
         last_error: row.try_get::<_, Option<_>>(8)?.unwrap_or_default(),

@@ -170,7 +170,6 @@ fn conditions(filter: &Filter) -> (String, Vec<Value>) {
         text.push_str(" AND ");
         text.push_str(&words.replace('?', &place));
     };
-    let micros = |ms: i64| Value::Integer(ms.saturating_mul(1000));
     if let Some(id) = &filter.id {
         add("m.id = ?", Value::Text(id.to_string()));
     }
@@ -211,11 +210,15 @@ fn conditions(filter: &Filter) -> (String, Vec<Value>) {
             None => add("m.topic = ?", Value::Text(topic.clone())),
         }
     }
-    if let Some(from) = filter.from_ms {
-        add("m.created >= ?", micros(from));
-    }
-    if let Some(until) = filter.until_ms {
-        add("m.created < ?", micros(until));
+    for (condition, time) in [
+        ("m.created >= ?", filter.enqueued_from_ms),
+        ("m.created < ?", filter.enqueued_until_ms),
+        ("d.ended >= ?", filter.ended_from_ms),
+        ("d.ended < ?", filter.ended_until_ms),
+    ] {
+        if let Some(ms) = time {
+            add(condition, Value::Integer(ms.saturating_mul(1000)));
+        }
     }
     if let Some(before) = &filter.before {
         add("m.row < ?", Value::Integer(*before));
@@ -246,7 +249,8 @@ pub(super) fn messages(
              CASE WHEN d.state IN (0, 5) AND d.order_key IS NOT NULL AND e.on_dead_letter = 0 THEN (
                  SELECT id FROM relent_message_1 WHERE row = (
                      SELECT min(row) FROM relent_delivery_1 AS b
-                     WHERE b.endpoint = d.endpoint AND b.order_key = d.order_key AND b.state = 3 AND b.row < d.row)) END
+                     WHERE b.endpoint = d.endpoint AND b.order_key = d.order_key AND b.state = 3 AND b.row < d.row)) END,
+             d.state = 5, CASE WHEN e.activity = 1 THEN e.reason END
          FROM relent_message_1 AS m JOIN relent_delivery_1 AS d USING (row)
              JOIN relent_endpoint_1 AS e ON e.id = m.endpoint
          WHERE {conditions} ORDER BY m.row DESC"
@@ -289,6 +293,8 @@ fn message(row: &Row<'_>) -> Result<MessageStatus, SqliteError> {
         topic: text(4)?,
         order: ordered.then(|| text(5)).transpose()?,
         blocked_by: row.get::<_, Option<String>>(14)?.map(MessageId::stored),
+        is_behind: row.get(15)?,
+        disabled: row.get(16)?,
         state,
         reason: text(7)?,
         last_error: text(8)?,

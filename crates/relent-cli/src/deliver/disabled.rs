@@ -1,0 +1,65 @@
+//! Messages that wait because their endpoint is disabled.
+
+use serde_json::Value;
+
+use super::list::full_name;
+use super::server::{Server, encoded, text, wait_text};
+use crate::console::say;
+use crate::quit::ExitError;
+
+/// Lists all endpoints.
+pub(super) async fn all(server: &Server) -> Result<Vec<Value>, ExitError> {
+    let mut endpoints: Vec<Value> = Vec::new();
+    let mut next = Some("/v1/endpoints?limit=1000".to_owned());
+    while let Some(path) = next {
+        let mut page = server.get(&path).await?;
+        if let Some(found) = page["endpoints"].as_array_mut() {
+            endpoints.append(found);
+        }
+        next = page["next"].as_str().map(str::to_owned);
+    }
+    Ok(endpoints)
+}
+
+/// The advice about a disabled endpoint.
+fn enabled_by(name: &str) -> String {
+    format!("`relent deliver endpoints enable {name}` releases them")
+}
+
+/// Reports that an endpoint is disabled, with the reason, if it is.
+pub(super) fn say_if_disabled(status: &Value) {
+    if status["activity"] == "disabled" {
+        let name = full_name(&status["endpoint"], "name");
+        say(&format!(
+            "{name} is disabled, so its messages wait: {}; {}",
+            text(status, "reason"),
+            enabled_by(&name)
+        ));
+    }
+}
+
+/// Reports the selected endpoints that are disabled and have pending messages.
+pub(super) async fn say_disabled(
+    server: &Server,
+    is_selected: impl Fn(&Value) -> bool,
+) -> Result<(), ExitError> {
+    if server.get("/v1/summary").await?["disabled"] == 0 {
+        return Ok(());
+    }
+    let endpoints = all(server).await?;
+    let selected = endpoints.iter().filter(|status| is_selected(status));
+    selected
+        .filter(|status| status["pending"] != 0)
+        .for_each(say_if_disabled);
+    Ok(())
+}
+
+/// Describes why a message waits if its endpoint is disabled.
+pub(super) async fn disabled(server: &Server, id: &str) -> Result<Option<String>, ExitError> {
+    let shown = server.get(&format!("/v1/messages/{}", encoded(id))).await?;
+    let message = &shown["message"];
+    let is_disabled = message["wait"]["reason"] == "endpoint-disabled";
+    let advice = enabled_by(&full_name(message, "endpoint"));
+    let wait = wait_text(message).filter(|_| is_disabled);
+    Ok(wait.map(|wait| format!("{wait}; {advice}")))
+}
