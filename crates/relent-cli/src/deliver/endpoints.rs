@@ -8,6 +8,7 @@ use relent::policy::nearest;
 use relent::presets;
 use relent_outbox::endpoint::Acknowledgement;
 use relent_outbox::headers::is_sensitive;
+use relent_outbox::schedule;
 use serde_json::{Map, Value, json};
 
 use super::disabled::{all, say_if_disabled};
@@ -620,6 +621,11 @@ fn described(status: &Value, recent: &Value) -> String {
         ),
     };
     let policy = endpoint["policy"].as_str().unwrap_or_default();
+    let is_contract = schedule::policy(policy).is_ok_and(|policy| schedule::is_contract(&policy));
+    let hold = match endpoint["hold"].as_bool() {
+        Some(true) if is_contract => "false: the schedule is a contract".to_owned(),
+        _ => endpoint["hold"].to_string(),
+    };
     let policy: Vec<_> = policy.lines().map(sanitized).collect();
     let or_none = |text: String, none: &str| match text.is_empty() {
         true => none.to_owned(),
@@ -640,7 +646,7 @@ fn described(status: &Value, recent: &Value) -> String {
         ("policy", policy.join(&continued)),
         ("acknowledgement", text(endpoint, "acknowledgement")),
         ("concurrency", endpoint["concurrency"].to_string()),
-        ("hold", endpoint["hold"].to_string()),
+        ("hold", hold),
         ("on-dead-letter", text(endpoint, "on_dead_letter")),
         ("topics", or_none(listed(&endpoint["topics"]), "none")),
         (

@@ -86,7 +86,7 @@ fn adding_an_existing_endpoint_changes_only_the_given_settings() {
         "policy           wechat-pay",
         "acknowledgement  code-success",
         "concurrency      9",
-        "hold             true",
+        "hold             false: the schedule is a contract",
         "on-dead-letter   skip",
         "topics           pay.*",
         "headers          x-shop: sealed",
