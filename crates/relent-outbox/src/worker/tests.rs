@@ -7,6 +7,7 @@ mod faults;
 mod fleet;
 mod held;
 mod hints;
+mod lost;
 mod memory;
 
 use std::collections::HashMap;
@@ -421,129 +422,6 @@ async fn messages_held_while_an_endpoint_is_down_use_no_attempts() {
         delivered < 20 && hits > 800,
         "{delivered} delivered, {hits} attempts"
     );
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_panic_in_an_attempt_is_a_failed_attempt() {
-    let store = Memory::new([endpoint(0).hold(false)]);
-    let row = store.add(1, "x");
-    let receivers = Receivers::new(|_| panic!("for a test"));
-    let running = start(&store, &receivers, config("one"));
-    until_ended(&store).await;
-    store.row(row, |row| {
-        assert!(matches!(&row.ended, Some(Err(reason)) if reason.contains("fault of the worker")));
-        assert_eq!((row.attempt, row.records.len()), (10, 10));
-    });
-    let _ = running.stop().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_message_that_kills_its_worker_is_dead_after_exactly_its_limit() {
-    let store = Memory::new([endpoint(0)]);
-    let row = store.add(1, "x");
-    let receivers = Receivers::new(|_| (3600 * SECOND, None));
-    for life in 0..30 {
-        let running = start(&store, &receivers, config(&format!("worker-{life}")));
-        // The worker dies while the attempt runs, if there is one.
-        sleep(5 * SECOND).await;
-        running.worker.abort();
-        sleep(40 * SECOND).await;
-    }
-    assert_eq!(receivers.hits(), 10);
-    store.row(row, |row| {
-        assert!(
-            matches!(&row.ended, Some(Err(reason)) if reason.contains("lost")),
-            "{:?}",
-            row.ended
-        );
-        assert_eq!(row.attempt, 10);
-    });
-}
-
-/// Messages that are sent at the same time each time are all delivered.
-#[tokio::test(start_paused = true)]
-async fn a_message_that_kills_its_worker_takes_no_other_message_with_it() {
-    let three = TEN.replace("max_retries = 9", "max_retries = 2");
-    let store = Memory::new((0..30).map(|number| endpoint(number).policy(&three)));
-    let mut poison = vec![store.add(1, "poison")];
-    let rows: Vec<i64> = (3..=30).map(|endpoint| store.add(endpoint, "x")).collect();
-    let kill = Arc::new(Notify::new());
-    let kills = Arc::clone(&kill);
-    let receivers = Receivers::new(move |job| {
-        if job.payload != "poison" {
-            return (Duration::from_millis(20), None);
-        }
-        let kills = Arc::clone(&kills);
-        tokio::spawn(async move {
-            sleep(Duration::from_millis(10)).await;
-            kills.notify_one();
-        });
-        (3600 * SECOND, None)
-    });
-    timeout(3600 * SECOND, async {
-        for number in 0.. {
-            if store.unended() == 0 {
-                break;
-            }
-            let mut often = config(&format!("worker-{number}"));
-            often.poll = Duration::from_millis(20);
-            let running = start(&store, &receivers, often);
-            // From the third worker on, the others have one attempt left. Poison comes before and during that attempt.
-            let more = async {
-                if (2..6).contains(&number) {
-                    sleep(Duration::from_millis([0, 1100, 100, 150][number - 2])).await;
-                    poison.push(store.add(2, "poison"));
-                }
-                std::future::pending::<()>().await;
-            };
-            tokio::select! {
-                () = more => {}
-                () = kill.notified() => {}
-                () = until_ended(&store) => {}
-            }
-            running.worker.abort();
-            sleep(40 * SECOND).await;
-        }
-    })
-    .await
-    .unwrap();
-    for row in rows {
-        store.row(row, |row| assert_eq!(row.ended, Some(Ok(()))));
-    }
-    for row in poison {
-        store.row(row, |row| {
-            assert!(matches!(&row.ended, Some(Err(reason)) if reason.contains("lost")));
-            assert_eq!(row.attempt, 3);
-        });
-    }
-    let hits = receivers.hits.lock().unwrap().clone();
-    assert!(hits.values().all(|hits| *hits <= 3), "{hits:?}");
-}
-
-/// While the store is unavailable nothing waits because of isolated messages, so they take no turns for that time.
-#[tokio::test(start_paused = true)]
-async fn isolated_messages_wait_no_longer_because_of_a_store_outage() {
-    let two = TEN.replace("max_retries = 9", "max_retries = 1");
-    let store = Memory::new((0..2).map(|number| endpoint(number).policy(&two)));
-    let suspects = [store.add(1, "x"), store.add(2, "x")];
-    let receivers = Receivers::new(|_| (SECOND, None));
-    let running = start(&store, &receivers, config("lost"));
-    sleep(SECOND / 2).await;
-    running.worker.abort();
-    let running = start(&store, &receivers, config("one"));
-    // Both have one attempt left. The result of the first cannot be written for long.
-    until(|| receivers.hits() == 3).await;
-    store.fail("settle", &[Fault::Before; 400]);
-    let began = Instant::now();
-    until(|| store.unended() == 1).await;
-    assert!(began.elapsed() > 600 * SECOND);
-    let began = Instant::now();
-    until_ended(&store).await;
-    assert!(began.elapsed() < 30 * SECOND, "{:?}", began.elapsed());
-    for row in suspects {
-        store.row(row, |row| assert_eq!(row.ended, Some(Ok(()))));
-    }
-    let _ = running.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
