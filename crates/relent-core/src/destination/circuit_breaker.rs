@@ -578,7 +578,8 @@ impl CircuitBreaker {
     ) {
         let is_flapping = self.flapping.on_down(now, self.run.since());
         self.leave_normal(now);
-        let mut down = Down::new(now, &self.config, demand, timed_out, random);
+        let failing_since = self.run.since();
+        let mut down = Down::new(now, failing_since, &self.config, demand, timed_out, random);
         down.is_flapping = is_flapping;
         down.by_lone_timeout = self.run.is_lone_timeout();
         self.state = State::Down(down);

@@ -13,6 +13,10 @@ const MIN_PROBE_INTERVAL_NANOS: u64 = 50_000_000;
 /// After a timeout, a queued request probes after the time in which this many new requests are expected,
 /// and a new request after the expected time of one.
 const REQUESTS_PER_QUEUED_PROBE: f64 = 3.0;
+/// A queued request probes again when the failures have lasted longer by this share, or after the longest
+/// interval. Without the share, a crowd of processes with one request each keeps a full service full.
+const QUEUED_PROBE_DIVISOR: u64 = 2;
+const MAX_QUEUED_PROBE_INTERVAL_NANOS: u64 = 20_000_000_000;
 /// After so many nanoseconds of timeouts, only one in `LATE_ATTEMPT_DIVISOR` requests makes its late
 /// first attempt. The divisor is smaller if fewer requests arrive in `HELD_SECONDS`.
 const LONG_OUTAGE_NANOS: u64 = 3_000_000_000;
@@ -32,6 +36,8 @@ pub(super) struct Down {
     probing: Option<Instant>,
     failed: bool,
     since: Instant,
+    /// Since when only failures were seen.
+    failing_since: Instant,
     /// Whether a timeout ended the last probe, or brought the breaker down.
     timed_out: bool,
     /// Requests for a late first attempt since the breaker has been down for long.
@@ -45,6 +51,7 @@ pub(super) struct Down {
 impl Down {
     pub(super) fn new(
         now: Instant,
+        failing_since: Instant,
         config: &CircuitBreakerConfig,
         demand: f64,
         timed_out: bool,
@@ -58,6 +65,7 @@ impl Down {
             probing: None,
             failed: false,
             since: now,
+            failing_since,
             timed_out,
             late_requests: 0,
             is_flapping: false,
@@ -103,7 +111,10 @@ impl Down {
             now.plus_nanos(wait.saturating_add(wait / 4))
         };
         self.due = self.due.min(latest(1.0));
-        self.queued_due = self.queued_due.min(latest(REQUESTS_PER_QUEUED_PROBE));
+        let queued = latest(REQUESTS_PER_QUEUED_PROBE);
+        self.queued_due = self
+            .queued_due
+            .min(queued.max(now.plus_nanos(self.spacing(now))));
     }
 
     fn plan(
@@ -126,8 +137,14 @@ impl Down {
         };
         let often = requests(REQUESTS_PER_PROBE).max(MIN_PROBE_INTERVAL_NANOS);
         self.due = due(self.wait.min(often).max(fresh));
-        self.queued_due = due(self.wait.max(queued));
+        self.queued_due = due(self.wait.max(queued).max(self.spacing(now)));
         self.probing = None;
+    }
+
+    /// The least time between two probes of queued requests.
+    fn spacing(&self, now: Instant) -> u64 {
+        let share = now.nanos_since(self.failing_since) / QUEUED_PROBE_DIVISOR;
+        share.min(MAX_QUEUED_PROBE_INTERVAL_NANOS)
     }
 
     /// Whether a new request becomes the next probe.

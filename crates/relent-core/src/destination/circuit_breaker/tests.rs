@@ -401,13 +401,15 @@ fn down_breaker() -> (CircuitBreaker, u64) {
 #[test]
 fn one_probe_runs_at_a_time_and_their_intervals_grow() {
     let (mut breaker, mut now) = down_breaker();
-    for wait in [500, 750, 1125, 1687, 2531, 3796, 5000, 5000] {
-        assert_eq!(
-            breaker.next_release(millis(now)).unwrap().as_nanos() / 1_000_000,
-            now + wait
-        );
-        assert_eq!(breaker.release(millis(now + wait - 1)), None);
-        now += wait + 1;
+    // From 5 s on, half of the time since the first failure, which was just before.
+    for wait in [
+        500, 750, 1125, 1687, 2531, 3796, 5247, 7871, 11_807, 17_711, 20_000, 20_000,
+    ] {
+        let next = breaker.next_release(millis(now)).unwrap();
+        let waited = next.as_nanos() / 1_000_000 - now;
+        assert!(waited.abs_diff(wait) <= wait / 50, "{waited} for {wait}");
+        assert_eq!(breaker.release(millis(now + waited - 1)), None);
+        now += waited + 1;
         let (probe, permit) = breaker.release(millis(now)).unwrap();
         assert_eq!(
             (probe.id, permit.is_probe()),
@@ -711,7 +713,9 @@ fn a_low_traffic_process_probes_soon_after_fast_failures() {
     assert!(breaker.is_down());
     now += 201;
     let queued = caller(50, millis(now));
-    for wait in [500, 750, 1125, 1687, 2531, 3797, 5000, 5000] {
+    for wait in [
+        500, 750, 1125, 1687, 2531, 3797, 5297, 7947, 11_900, 17_900, 20_000,
+    ] {
         assert_eq!(
             breaker.admit(millis(now), queued, AttemptKind::FundedRetry),
             None
