@@ -29,6 +29,9 @@ use crate::time::{Instant, nanos};
 pub use attempt_outcome::{AttemptOutcome, CooldownRequest, Exemption};
 pub use backlog::Backlog;
 pub use budget::{BreakerSignal, Budget, BudgetConfig, Charge, Taken};
+#[cfg(feature = "ablation")]
+#[doc(hidden)]
+pub use circuit_breaker::BreakerRule;
 pub use circuit_breaker::{
     AttemptKind, BreakerOutcome, BreakerPermit, CircuitBreaker, CircuitBreakerConfig, Waiter,
 };

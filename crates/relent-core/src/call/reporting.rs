@@ -5,7 +5,7 @@ use core::mem;
 use super::destination_state::Stage;
 use super::{Call, Environment, refundable_budget};
 use crate::destination::attempt_outcome::AttemptOutcome;
-use crate::destination::circuit_breaker::{BreakerOutcome, Waiter};
+use crate::destination::circuit_breaker::{BreakerOutcome, BreakerRule, Waiter};
 use crate::destination::outbound::{BlockedBy, Permit};
 use crate::failure::Failure;
 use crate::time::Instant;
@@ -86,7 +86,7 @@ impl Call<'_> {
         let state = self.destination_state.as_mut();
         let permit = state.and_then(|entered| entered.stage.take_permit(Permit::has_begun));
         let started = permit.as_ref().map_or(now, Permit::started);
-        if permit.as_ref().is_some_and(Permit::is_probe) {
+        if permit.as_ref().is_some_and(Permit::is_probe) && BreakerRule::FreeProbe.is_on() {
             self.session.on_probe();
         }
         let mut outcome = AttemptOutcome::of(failure);

@@ -42,6 +42,7 @@ mod flapping;
 mod limit;
 mod measure;
 mod queued;
+mod rules;
 mod run;
 
 use core::time::Duration;
@@ -59,6 +60,10 @@ use flapping::Flapping;
 use limit::{DEMAND_ONLY_FACTOR, Limit, NORMAL_FACTOR, StepScale};
 use measure::{Baseline, Demand, HIGH_TRAFFIC_PER_SECOND, Share, Tally};
 use queued::Queue;
+#[cfg(feature = "ablation")]
+pub use rules::BreakerRule;
+#[cfg(not(feature = "ablation"))]
+pub(crate) use rules::BreakerRule;
 use run::Run;
 
 /// Lower bound of the multiple of the demand in a process of high traffic.
@@ -261,6 +266,9 @@ impl CircuitBreaker {
     pub fn ratio(&self, now: Instant) -> f64 {
         let measures_no_load =
             self.is_normal() && self.fails_after_service() && !self.saw_overload_recently(now);
+        if !BreakerRule::Ratio.is_on() {
+            return 0.0;
+        }
         match measures_no_load || self.low_traffic && !self.is_down() {
             true => self.max_ratio(),
             false => 0.0,
@@ -272,7 +280,7 @@ impl CircuitBreaker {
     fn detects_packet_loss(&self) -> bool {
         match self.state {
             State::Normal => true,
-            State::Limited(_) => !self.slowed,
+            State::Limited(_) => !(self.slowed && BreakerRule::SlowSuccess.is_on()),
             State::Down(_) => false,
         }
     }
@@ -294,8 +302,10 @@ impl CircuitBreaker {
 
     /// Whether overload was seen recently.
     fn saw_overload_recently(&self, now: Instant) -> bool {
-        self.overload
-            .is_some_and(|seen| now < seen.saturating_add(OVERLOAD_MEMORY))
+        BreakerRule::OverloadMemory.is_on()
+            && self
+                .overload
+                .is_some_and(|seen| now < seen.saturating_add(OVERLOAD_MEMORY))
     }
 
     /// The findings that the budget of the destination acts on.
@@ -304,8 +314,12 @@ impl CircuitBreaker {
             ratio: self.ratio(now),
             has_queue: true,
             maybe_overload: !self.fails_after_service(),
-            consecutive_failures: self.run.is_repeated() && !self.low_traffic,
-            timeouts_are_loss: self.detects_packet_loss() && self.evidence.is_lossy(),
+            consecutive_failures: BreakerRule::Pause.is_on()
+                && self.run.is_repeated()
+                && !self.low_traffic,
+            timeouts_are_loss: BreakerRule::CheapLoss.is_on()
+                && self.detects_packet_loss()
+                && self.evidence.is_lossy(),
             low_traffic: self.low_traffic,
             retries_free: !self.is_normal() && (!self.low_traffic || self.is_down()),
             limited: !(self.is_normal() || self.is_down()),
@@ -341,7 +355,10 @@ impl CircuitBreaker {
         self.evaluate_if_due(now);
         if kind == AttemptKind::UnfundedRetry && self.is_normal() {
             let demand = self.demand.baseline(now);
-            if self.run.is_long() && demand < HIGH_TRAFFIC_PER_SECOND {
+            if self.run.is_long()
+                && demand < HIGH_TRAFFIC_PER_SECOND
+                && BreakerRule::UnpaidProbe.is_on()
+            {
                 // The retry comes after a random delay, so the first probe needs no jitter.
                 self.go_down(now, demand, false, &mut FixedRandom::at(0.5));
             } else {
@@ -472,6 +489,7 @@ impl CircuitBreaker {
                     // down.
                     let few = self.queue.len() <= SMALL_QUEUE_LEN;
                     if self.false_alarm
+                        && BreakerRule::LoneTimeout.is_on()
                         && down.by_lone_timeout
                         && few
                         && self.baseline.took() > 0.0
@@ -526,15 +544,17 @@ impl CircuitBreaker {
                 permit.started,
                 (self.recent, demand),
                 knows,
-                self.false_alarm,
+                self.false_alarm && BreakerRule::LossAfterFalseAlarm.is_on(),
             );
         // In a process with few requests, a lost attempt proves no silence: another one has just succeeded.
         let silent = ended == BreakerOutcome::TimedOut
-            && !(lost && demand < HIGH_TRAFFIC_PER_SECOND)
+            && !(lost && demand < HIGH_TRAFFIC_PER_SECOND && BreakerRule::LossIsNoSilence.is_on())
             && now.nanos_since(permit.started) >= silence;
         self.run.on_failure(permit.started, silent, &self.share);
-        self.low_traffic = demand < LOW_TRAFFIC_PER_SECOND
-            && (self.demand.is_rate_known(now) || self.demand.covers_a_minute(now))
+        self.low_traffic = BreakerRule::LowTraffic.is_on()
+            && demand < LOW_TRAFFIC_PER_SECOND
+            && (self.demand.is_rate_known(now)
+                || BreakerRule::KnownAfterAMinute.is_on() && self.demand.covers_a_minute(now))
             && !self.run.is_long()
             && !self.saw_overload_recently(now);
         self.share.add(true);
@@ -560,7 +580,8 @@ impl CircuitBreaker {
         }
         self.tally.failure(ended);
         // A process with more requests soon sees a success if the alarm is false again.
-        let is_cautious = self.false_alarm && demand < LOW_TRAFFIC_PER_SECOND;
+        let is_cautious =
+            BreakerRule::TwoTimeouts.is_on() && self.false_alarm && demand < LOW_TRAFFIC_PER_SECOND;
         if self.run.is_outage(now, demand) || self.run.is_silence(now, silence, is_cautious) {
             if overloaded && !self.is_normal() {
                 self.step_scale.halve();
@@ -595,10 +616,11 @@ impl CircuitBreaker {
 
     fn limit(&mut self, now: Instant, factor: f64) {
         self.leave_normal(now);
+        self.keep_queued(now);
         self.tally.clear(now);
         let demand = self.demand.baseline(now);
         let mut limit = Limit::new(now, factor, &self.baseline);
-        if self.is_down() && demand < HIGH_TRAFFIC_PER_SECOND {
+        if BreakerRule::Spread.is_on() && self.is_down() && demand < HIGH_TRAFFIC_PER_SECOND {
             let longest = self.config.max_queue_time / 2;
             limit.spread(now, self.left_normal, longest, self.queue.len());
         }
@@ -632,6 +654,9 @@ impl CircuitBreaker {
         let State::Limited(limit) = self.state else {
             return;
         };
+        if !BreakerRule::SpreadLater.is_on() {
+            return;
+        }
         if limit.spread_at(OVERLOAD_MEMORY).is_some_and(|at| now >= at) {
             let demand = self.demand.baseline(now);
             if demand < HIGH_TRAFFIC_PER_SECOND && self.queue.len() > 0 {
@@ -644,6 +669,14 @@ impl CircuitBreaker {
         }
     }
 
+    /// Queued requests count as demand, since their callers make no new ones.
+    fn keep_queued(&mut self, now: Instant) {
+        if BreakerRule::QueuedDemand.is_on() {
+            let came_in = now.nanos_since(self.left_normal);
+            self.demand.keep_queued(self.queue.len(), came_in);
+        }
+    }
+
     fn evaluate(&mut self, now: Instant) {
         let tally = self.tally;
         self.tally.clear(now);
@@ -653,9 +686,15 @@ impl CircuitBreaker {
             rising = (mean - self.recent).max(0.0) / tally.seconds(now).max(1e-9);
             self.recent = mean;
         }
+        if !self.is_normal() {
+            self.keep_queued(now);
+        }
         let demand = self.demand.baseline(now);
         // Do not hold back attempts that would succeed without retries.
-        let least = if demand >= HIGH_TRAFFIC_PER_SECOND && tally.loses_little_if_held() {
+        let least = if BreakerRule::HoldBack.is_on()
+            && demand >= HIGH_TRAFFIC_PER_SECOND
+            && tally.loses_little_if_held()
+        {
             MIN_FACTOR
         } else {
             DEMAND_ONLY_FACTOR
@@ -663,7 +702,9 @@ impl CircuitBreaker {
         let slow = self.baseline.is_slow(&tally);
         let served = self.fails_after_service();
         let failing = self.baseline.fails_above_baseline(&tally, served);
-        let limited_by_server = demand >= HIGH_TRAFFIC_PER_SECOND && tally.is_mostly_rejected();
+        let limited_by_server = BreakerRule::MostlyRejected.is_on()
+            && demand >= HIGH_TRAFFIC_PER_SECOND
+            && tally.is_mostly_rejected();
         let overload =
             failing && (slow || limited_by_server || self.baseline.is_overload_by_timeouts(&tally));
         if overload {
@@ -680,7 +721,7 @@ impl CircuitBreaker {
         let kept = tally.kept(&self.baseline);
         match &mut self.state {
             State::Normal if overload => {
-                if tally.has_many_failures() {
+                if tally.has_many_failures() && BreakerRule::Overload.is_on() {
                     self.limit(now, kept.max(least));
                 }
             }
@@ -708,14 +749,16 @@ impl CircuitBreaker {
                         // The failures are not caused by load, and are no reason to reduce the limit.
                         self.baseline.relearn_failure_share(&tally);
                     }
-                    self.baseline.learn_while_limited(&tally);
+                    if BreakerRule::LearnWhileLimited.is_on() {
+                        self.baseline.learn_while_limited(&tally);
+                    }
                     limit.grow(tally.weight(), &mut self.step_scale);
                     self.flapping.on_growth(limit.factor);
                     if self.queue.len() == 0 && limit.factor >= NORMAL_FACTOR {
                         return self.open(now);
                     }
                 }
-                if failing && tally.has_no_timeouts() {
+                if failing && tally.has_no_timeouts() && BreakerRule::Replace.is_on() {
                     limit.set_replaceable_share(tally.served(now), demand);
                 }
                 limit.next = limit.next.min(now.plus_seconds(1.0 / limit.pace(demand)));

@@ -3,6 +3,7 @@
 use super::CircuitBreakerConfig;
 use super::flapping::is_brief;
 use super::measure::expected_nanos;
+use super::rules::BreakerRule;
 use crate::random::{Random, up_to};
 use crate::time::{Instant, nanos};
 
@@ -126,7 +127,7 @@ impl Down {
     ) {
         let requests = |count| expected_nanos(count, demand);
         // An attempt that waits in a queue until its timeout costs as much as a success.
-        let (fresh, queued) = match timed_out {
+        let (fresh, queued) = match timed_out && BreakerRule::ProbePace.is_on() {
             true => (requests(1.0), requests(REQUESTS_PER_QUEUED_PROBE)),
             false => (0, 0),
         };
@@ -179,7 +180,10 @@ impl Down {
     /// held back would have succeeded, whatever s is. All are sent where attempts fail fast, since
     /// those occupy no queue.
     pub(super) fn grants_late_first_attempt(&mut self, now: Instant, demand: f64) -> bool {
-        if !self.timed_out || now.nanos_since(self.since) < LONG_OUTAGE_NANOS {
+        if !BreakerRule::LateAttempt.is_on()
+            || !self.timed_out
+            || now.nanos_since(self.since) < LONG_OUTAGE_NANOS
+        {
             return true;
         }
         let one_in = (demand * HELD_SECONDS).clamp(1.0, LATE_ATTEMPT_DIVISOR) as u32;

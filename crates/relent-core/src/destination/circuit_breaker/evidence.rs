@@ -1,6 +1,7 @@
 //! Compares failures with successes: whether they may be signs of overload.
 
 use super::measure::{Baseline, expected_nanos};
+use super::rules::BreakerRule;
 use super::run::Run;
 use crate::time::{Instant, NANOS_PER_SECOND};
 
@@ -8,6 +9,8 @@ use crate::time::{Instant, NANOS_PER_SECOND};
 const LATENCY_SAMPLES: u32 = 20;
 /// A failure with at least this share of a success's service time is a slow failure.
 const SERVED_SHARE: f64 = 0.33;
+/// A single failure counts as at most this many times the latency of a success.
+const MAX_FAILURE_FACTOR: f64 = 2.0;
 /// The minimum covers one to two windows of so many nanoseconds, since the network path may become
 /// longer.
 const MIN_LATENCY_WINDOW_NANOS: u64 = 30_000_000_000;
@@ -88,11 +91,11 @@ impl Evidence {
         self.shortest.add(now, took);
     }
 
-    /// An attempt failed after so many nanoseconds, neither by overload nor by timeout, or was lost. It
-    /// counts as at most as long as a success: one very long attempt is not representative.
+    /// An attempt failed after so many nanoseconds, neither by overload nor by timeout, or was lost. One
+    /// very long attempt is not representative, so its latency is bounded.
     pub(super) fn on_failure(&mut self, took: u64, recent: f64, baseline: &Baseline) {
         let took = match success_nanos(recent, baseline) {
-            success if success > 0.0 => success.min(took as f64),
+            success if success > 0.0 => (MAX_FAILURE_FACTOR * success).min(took as f64),
             _ => took as f64,
         };
         self.count = self.count.saturating_add(1).min(LATENCY_SAMPLES);
@@ -116,7 +119,8 @@ impl Evidence {
             true => few,
             false => few.min(MAX_BEFORE_NANOS),
         };
-        self.lossy = recent > 0.0
+        self.lossy = BreakerRule::PacketLoss.is_on()
+            && recent > 0.0
             && now.nanos_since(started) as f64 >= LOST_LATENCY_FACTOR * baseline.took().max(recent)
             && run.has_success_since(started.minus_nanos(before));
         self.lossy
@@ -134,13 +138,13 @@ impl Evidence {
         let round_trip = self.round_trip(baseline).unwrap_or(0.0);
         let is_worked_on = service_nanos(self.took, round_trip)
             >= SERVED_SHARE * service_nanos(success, round_trip);
-        self.count > 0 && success > 0.0 && is_worked_on
+        self.count > 0 && success > 0.0 && is_worked_on && BreakerRule::SlowFailure.is_on()
     }
 
     /// The network round trip within the latency of an attempt. The minimum of a few attempts is too
     /// high: `None` until the baseline is well known.
     fn round_trip(&self, baseline: &Baseline) -> Option<f64> {
-        baseline.is_well_learned().then(|| self.shortest.get())
+        (baseline.is_well_learned() && BreakerRule::RoundTrip.is_on()).then(|| self.shortest.get())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Flapping: a destination that goes down and comes up again within seconds.
 
 use super::limit::NORMAL_FACTOR;
+use super::rules::BreakerRule;
 use crate::time::Instant;
 
 /// An outage that ends within so many nanoseconds is brief.
@@ -74,7 +75,10 @@ impl Flapping {
     /// The breaker comes up. Returns the multiple of the demand to begin with: `headroom`, unless the
     /// outage was brief.
     pub(super) fn on_up(&mut self, now: Instant, headroom: f64) -> f64 {
-        self.brief = self.sudden && !self.has_load_failures && is_brief(self.since, now);
+        self.brief = BreakerRule::Flapping.is_on()
+            && self.sudden
+            && !self.has_load_failures
+            && is_brief(self.since, now);
         self.begin(now);
         self.factor = if self.brief {
             headroom.max(self.factor * BRIEF_OUTAGE_STEP)

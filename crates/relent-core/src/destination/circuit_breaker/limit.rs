@@ -3,15 +3,14 @@
 use core::time::Duration;
 
 use super::measure::Baseline;
+use super::rules::BreakerRule;
 use crate::time::{Instant, NANOS_PER_SECOND};
 
 /// The multiple of the demand from which the limited state ends, if nothing is queued.
 pub(super) const NORMAL_FACTOR: f64 = 1.2;
 
-/// Additive increase of the multiple: the first step and the largest. Each good interval in a row
-/// doubles the step.
-const FIRST_STEP: f64 = 0.12;
-const LAST_STEP: f64 = 0.4;
+/// Additive increase of the multiple.
+const STEP: f64 = 0.12;
 /// Rise of the mean of a few successes that may be chance, in seconds per second.
 const NOISE_SECONDS_PER_SECOND: f64 = 0.12;
 const MAX_FACTOR: f64 = 4.0;
@@ -38,7 +37,10 @@ const REPLACED_GOODPUT_SHARE: f64 = 0.5;
 const MAX_ATTEMPTS_PER_REQUEST: f64 = 1.05;
 
 fn attempts_per_request(baseline: &Baseline) -> f64 {
-    baseline.attempts().min(MAX_ATTEMPTS_PER_REQUEST)
+    match BreakerRule::OneInTwenty.is_on() {
+        true => baseline.attempts().min(MAX_ATTEMPTS_PER_REQUEST),
+        false => baseline.attempts(),
+    }
 }
 
 /// Lower bound of the step scale, and its growth per good evaluation.
@@ -55,8 +57,10 @@ impl StepScale {
     pub(super) const WHOLE: Self = Self(1.0);
 
     /// More attempts failed after a step, or the breaker goes down for a load-induced reason.
-    pub(super) const fn halve(&mut self) {
-        self.0 = (self.0 / 2.0).max(MIN_STEP_SCALE);
+    pub(super) fn halve(&mut self) {
+        if BreakerRule::HalvedStep.is_on() {
+            self.0 = (self.0 / 2.0).max(MIN_STEP_SCALE);
+        }
     }
 
     const fn lengthen(&mut self) {
@@ -73,8 +77,6 @@ impl StepScale {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limit {
     pub(super) factor: f64,
-    /// The next increase.
-    step: f64,
     /// The value before the last increase.
     before: f64,
     /// Baseline attempts per request.
@@ -100,7 +102,6 @@ impl Limit {
         let factor = factor.min(MAX_FACTOR);
         Self {
             factor,
-            step: FIRST_STEP,
             before: factor,
             per_request: attempts_per_request(baseline),
             tokens: 0.0,
@@ -253,6 +254,7 @@ impl Limit {
     pub(super) fn hold(&mut self, now: Instant, rising: f64) {
         let factor = match self.factor < 1.0 {
             true => self.factor,
+            false if !BreakerRule::FallBack.is_on() => self.factor,
             false => {
                 let excess = (rising - NOISE_SECONDS_PER_SECOND).max(0.0);
                 (self.factor / (1.0 + excess)).clamp(1.0, self.before.max(1.0))
@@ -264,23 +266,22 @@ impl Limit {
     /// Nothing fails and nothing is slow. If little was seen (`weight`, from 0 to 1), the step is
     /// small.
     pub(super) fn grow(&mut self, weight: f64, step_scale: &mut StepScale) {
-        let step = if self.factor < 1.0 {
-            self.step
-        } else {
-            self.step * f64::from(step_scale.0)
+        let step = match self.factor < 1.0 {
+            true => STEP,
+            false => STEP * f64::from(step_scale.0),
         };
         step_scale.lengthen();
         self.before = self.factor;
         self.factor = (self.factor + step * weight).min(MAX_FACTOR);
-        self.step = (self.step * 2.0).min(LAST_STEP);
-        self.replaceable_share = (self.replaceable_share + weight).min(1.0);
+        if BreakerRule::Replace.is_on() {
+            self.replaceable_share = (self.replaceable_share + weight).min(1.0);
+        }
     }
 
     fn restart_growth(&mut self, now: Instant, factor: f64) {
         self.last_setback = now;
         self.factor = factor;
         self.before = factor;
-        self.step = FIRST_STEP;
         self.replaceable_share = 0.0;
     }
 }

@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use super::attempt::BreakerOutcome;
+use super::rules::BreakerRule;
 use crate::time::{Instant, NANOS_PER_SECOND};
 use crate::window::Window;
 
@@ -64,9 +65,19 @@ impl Demand {
         self.kept_least = self.least(now);
     }
 
+    /// Queued requests that arrived in so many nanoseconds count as demand however long they wait.
+    pub(super) fn keep_queued(&mut self, queued: usize, came_in: u64) {
+        let came_in = came_in.max((WHOLE_SLOTS + 1) * SLOT_NANOS);
+        self.kept = self.kept.max(queued as f64 / came_in as f64 * 1e9);
+    }
+
     /// The demand that the limit is a multiple of: the current rate, or the kept one if that is higher.
     pub(super) fn baseline(&mut self, now: Instant) -> f64 {
-        self.rate(now).max(self.kept)
+        if BreakerRule::KeptDemand.is_on() {
+            self.rate(now).max(self.kept)
+        } else {
+            self.rate(now)
+        }
     }
 
     /// Lower bound of the requests per second over the last minute: the count less two standard
@@ -225,7 +236,11 @@ impl Tally {
 
     /// How much was seen, from 0 to 1.
     pub(super) fn weight(&self) -> f64 {
-        (self.attempts() / f64::from(MIN_ATTEMPTS)).min(1.0)
+        if BreakerRule::Weight.is_on() {
+            (self.attempts() / f64::from(MIN_ATTEMPTS)).min(1.0)
+        } else {
+            1.0
+        }
     }
 
     /// Factor on the rate after more failures than the baseline. It stays near 1 after few attempts.
@@ -263,7 +278,7 @@ const SILENCE_FACTOR_LOW_TRAFFIC: f64 = 3.0;
 const SILENCE_NANOS: u64 = 250_000_000;
 const SILENCE_REQUESTS: f64 = 8.0;
 /// Upper bound of the baseline share of failures where they may be caused by load: a queue may have
-/// rejected the rest. It also bounds the attempts per request.
+/// rejected the rest.
 const MAX_BASELINE_FAILURES: f64 = 0.5;
 /// A breaker that began in an outage or in a queue knows the baseline after so many evaluations in the
 /// normal state.
@@ -300,7 +315,9 @@ impl Baseline {
     /// Learns faster: the failures are not caused by the client's own attempts, and their share may
     /// have changed.
     pub(super) fn relearn_failure_share(&mut self, tally: &Tally) {
-        self.learned = self.learned.min(WELL_LEARNED_WINDOWS);
+        if BreakerRule::Relearn.is_on() {
+            self.learned = self.learned.min(WELL_LEARNED_WINDOWS);
+        }
         self.learn_failure_share(tally);
     }
 
@@ -322,7 +339,10 @@ impl Baseline {
     /// Whether more attempts fail than the baseline. Failures with full service time (`served`) are not
     /// caused by load, so their baseline has no upper bound.
     pub(super) fn fails_above_baseline(&self, tally: &Tally, served: bool) -> bool {
-        let most = if served { 1.0 } else { MAX_BASELINE_FAILURES };
+        let most = match served || !BreakerRule::BaselineShare.is_on() {
+            true => 1.0,
+            false => MAX_BASELINE_FAILURES,
+        };
         tally.failed() > 1.5 * self.failed.min(most) + 0.02
     }
 
@@ -333,7 +353,7 @@ impl Baseline {
             && !tally
                 .mean()
                 .is_some_and(|mean| self.is_over_threshold(NOT_FAST_THRESHOLD, mean));
-        tally.timed_out * 2 >= tally.failures.max(1) && !fast
+        tally.timed_out * 2 >= tally.failures.max(1) && !(fast && BreakerRule::FastSuccess.is_on())
     }
 
     /// Whether successes took so long that there is a queue.
@@ -361,7 +381,10 @@ impl Baseline {
         };
         match small {
             true => silence,
-            false => silence.max((SILENCE_REQUESTS / demand * 1e9) as u64),
+            false if BreakerRule::SilenceOfRequests.is_on() => {
+                silence.max((SILENCE_REQUESTS / demand * 1e9) as u64)
+            }
+            false => silence,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Consecutive failures, and whether chance explains them.
 
 use super::measure::Share;
+use super::rules::BreakerRule;
 use crate::time::Instant;
 
 /// In a process that attempts without a pause, chance brings the breaker down once in this many
@@ -77,7 +78,8 @@ impl Run {
 
     /// Whether chance no longer explains the run at this demand.
     pub(super) fn is_outage(&self, now: Instant, demand: f64) -> bool {
-        self.length >= MIN_RUN
+        BreakerRule::Chance.is_on()
+            && self.length >= MIN_RUN
             && now.nanos_since(self.since) >= MIN_RUN_NANOS
             && self.all < MAX_CHANCE.min(1.0 / (demand * FALSE_ALARM_SECONDS).max(1e-9))
     }
@@ -90,6 +92,8 @@ impl Run {
         } else {
             1
         };
-        self.silent >= times && now.nanos_since(self.since) >= nanos * u64::from(times)
+        BreakerRule::Silence.is_on()
+            && self.silent >= times
+            && now.nanos_since(self.since) >= nanos * u64::from(times)
     }
 }
