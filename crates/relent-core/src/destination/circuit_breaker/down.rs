@@ -144,6 +144,9 @@ impl Down {
 
     /// The least time between two probes of queued requests.
     fn spacing(&self, now: Instant) -> u64 {
+        if !BreakerRule::ProbeSpacing.is_on() {
+            return 0;
+        }
         let share = now.nanos_since(self.failing_since) / QUEUED_PROBE_DIVISOR;
         share.min(MAX_QUEUED_PROBE_INTERVAL_NANOS)
     }

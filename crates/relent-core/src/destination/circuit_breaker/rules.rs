@@ -51,6 +51,7 @@ rules! {
     PacketLoss,
     Pause,
     ProbePace,
+    ProbeSpacing,
     QueuedDemand,
     Ratio,
     Relearn,
