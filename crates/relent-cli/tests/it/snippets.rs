@@ -145,10 +145,21 @@ mod http_client {
         Ok(())
     }
 
+    async fn with_a_deadline(url: &str) -> Result<(), Any> {
+        use relent::Policy;
+        use relent_reqwest::Client;
+        use std::time::Duration;
+
+        let policy = Policy::STANDARD.clone().into_builder().deadline(Duration::from_secs(10)).build()?;
+        let client = Client::new(Policy::STANDARD)?;
+        let orders = client.get(url).policy(policy).send().await?;
+        Ok(())
+    }
+
     fn layer<S>(client: S) {
         use relent::Policy;
-        use tower_layer::Layer;
         use relent_http::RetryLayer;
+        use tower_layer::Layer;
 
         let client = RetryLayer::new(Policy::STANDARD).layer(client);
     }
@@ -156,26 +167,23 @@ mod http_client {
 
 #[rustfmt::skip]
 mod server {
-    use std::time::Duration;
-
     use axum::Router;
+    use axum::http::request::Parts;
     use axum::routing::post;
-    use http::request::Parts;
+    use relent_server::ServerLayer;
+    use relent_server::admission::{AdmissionLayer, LimiterConfig, Quota};
+    use relent_server::idempotency::IdempotencyLayer;
+    use relent_server::store::Sqlite;
+    use std::time::Duration;
 
     use super::Any;
 
-    struct Account {
-        id: u64,
-    }
+    #[derive(Clone)]
+    struct Account { id: u64 }
 
     async fn pay() {}
 
-    fn app() -> Result<(), Any> {
-        use relent_server::ServerLayer;
-        use relent_server::admission::{AdmissionLayer, LimiterConfig, Quota};
-        use relent_server::idempotency::IdempotencyLayer;
-        use relent_server::store::Sqlite;
-
+    fn app(authentication: axum::Extension<Account>) -> Result<(), Any> {
         let keys = Sqlite::open("keys.db")?;
         let keyed = IdempotencyLayer::new(keys, |request| {
             request.extensions.get::<Account>().map(|account| account.id.to_string())
@@ -185,7 +193,10 @@ mod server {
         let limits = AdmissionLayer::new()
             .quota(Quota::new("account", hundred_a_second)?.key(account))
             .caller(account);
-        let app = Router::new().route("/payments", post(pay)).layer(ServerLayer::new(keyed).admission(limits));
+        let app = Router::new()
+            .route("/payments", post(pay))
+            .layer(ServerLayer::new(keyed).admission(limits))
+            .layer(authentication);
         let app: Router = app;
         Ok(())
     }

@@ -50,8 +50,20 @@ impl Quota {
     /// Creates a quota for all requests together. Its name appears in `RateLimit`, in `RateLimit-Policy` and in the
     /// problem of a rejected request. It consists of ASCII characters from the space to `~`.
     ///
-    /// `LimiterConfig::new(100, Duration::from_secs(1))` allows a hundred requests per second, and all of them may
-    /// come concurrently after a pause; set `burst` to change that.
+    /// The [`burst`](LimiterConfig::burst) is the number of requests that may come together after a pause. By default
+    /// it is the number of requests in one second, and at least 2:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use relent_server::admission::LimiterConfig;
+    ///
+    /// assert_eq!(LimiterConfig::new(100, Duration::from_secs(1)).burst, 100);
+    /// let minute = Duration::from_secs(60);
+    /// assert_eq!(LimiterConfig::new(100, minute).burst, 2);
+    /// // A hundred requests per minute, which may come together after a pause of a minute.
+    /// let config = LimiterConfig { burst: 100, ..LimiterConfig::new(100, minute) };
+    /// # assert_eq!(config.rate, 100);
+    /// ```
     ///
     /// # Errors
     /// The name has other characters, or the configuration is inconsistent: see [`Limiter::new`].
