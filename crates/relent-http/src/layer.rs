@@ -162,6 +162,45 @@ pub use upstreams::{PreviousAttempt, Upstreams};
 /// The layer cannot make a service open a new connection. After a 421, or a response that arrived before the
 /// request was fully sent, the next request carries the extension [`FreshConnection`] for
 /// your own services. Other services may reuse the same connection.
+///
+/// # Tests
+/// The layer makes a `Request<`[`ReplayBody`](crate::body::ReplayBody)`<B>>` from a `Request<B>`, so that it can send
+/// the body again. A service of your test must take that type: with `Request<_>` the compiler infers it. If
+/// tokio's time is paused, delays take no time.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicUsize, Ordering};
+/// use std::time::Duration;
+/// use bytes::Bytes;
+/// use http::{Request, Response};
+/// use http_body_util::Empty;
+/// use relent::{Backoff, Jitter, Policy};
+/// use relent_http::{BoxError, RetryLayer};
+/// use tower::{Layer, ServiceExt, service_fn};
+///
+/// // In a test: `#[tokio::test(start_paused = true)]`, with tokio's feature `test-util`.
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() {
+/// let policy = Policy::builder(Backoff::constant(Duration::from_secs(1)))
+///     .jitter(Jitter::None)
+///     .build()
+///     .unwrap();
+/// let count = Arc::new(AtomicUsize::new(0));
+/// let service = service_fn(move |_: Request<_>| {
+///     let status = [503, 200][count.fetch_add(1, Ordering::Relaxed)];
+///     async move {
+///         let response = Response::builder().status(status).body(Empty::<Bytes>::new())?;
+///         Ok::<_, BoxError>(response)
+///     }
+/// });
+/// let request = Request::get("http://service/").body(Empty::<Bytes>::new()).unwrap();
+/// let start = tokio::time::Instant::now();
+/// let response = RetryLayer::new(policy).layer(service).oneshot(request).await.unwrap();
+/// assert_eq!(response.status(), 200);
+/// assert!(start.elapsed() >= Duration::from_secs(1));
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct RetryLayer<K = TokioClock, M = Unchanged, N = ByType> {
     config: Config<K, M, N>,
