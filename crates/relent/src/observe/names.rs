@@ -210,6 +210,6 @@ pub const LABELS: [(&str, &str); 6] = [
     (STATE, "`normal`, `limited` or `down`"),
     (
         DESTINATION,
-        "on every client metric, if you set a label with `Client::label`, `RetryLayer::label` or `DriverBuilder::label`; neither `Destination::named` nor the origin of a URL sets it",
+        "on every client metric, if you set a label with `Client::label`, `RetryLayer::label` or `DriverBuilder::label`; neither the method `named` of a `Destination` nor the origin of a URL sets it",
     ),
 ];
