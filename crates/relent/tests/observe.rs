@@ -417,11 +417,11 @@ async fn a_queued_attempt_is_an_event_and_events_name_the_destination() {
         .find(|event| event.fields.contains_key("relent.at_most"));
     let queued = queued.unwrap();
     assert_eq!((queued.target, queued.level), ("relent", Level::INFO));
-    assert_eq!(queued.fields["relent.by"], "budget");
+    assert_eq!(queued.fields["relent.by"], "circuit_breaker");
     let at_most: f64 = queued.fields["relent.at_most"].parse().unwrap();
     assert!((1.0..=30.0).contains(&at_most), "{at_most}");
     let line = &queued.fields["message"];
-    let says = " is queued by the empty retry budget of the destination for at most ";
+    let says = " is queued by the circuit breaker of the destination for at most ";
     assert!(
         line.starts_with("attempt ") && line.contains(says),
         "{line}"

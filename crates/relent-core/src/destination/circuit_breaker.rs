@@ -36,11 +36,11 @@
 
 mod attempt;
 mod config;
-mod down;
 mod evidence;
 mod flapping;
 mod limit;
 mod measure;
+mod probes;
 mod queued;
 mod rules;
 mod run;
@@ -54,11 +54,11 @@ use crate::random::{FixedRandom, Random};
 use crate::time::{Instant, NANOS_PER_SECOND};
 pub use attempt::{AttemptKind, BreakerOutcome, BreakerPermit, Waiter};
 pub use config::CircuitBreakerConfig;
-use down::Down;
 use evidence::Evidence;
 use flapping::Flapping;
 use limit::{DEMAND_ONLY_FACTOR, Limit, NORMAL_FACTOR, StepScale};
 use measure::{Baseline, Demand, HIGH_TRAFFIC_PER_SECOND, Share, Tally};
+use probes::Down;
 use queued::Queue;
 #[cfg(feature = "ablation")]
 pub use rules::BreakerRule;
