@@ -164,7 +164,7 @@ pub use upstreams::{PreviousAttempt, Upstreams};
 /// your own services. Other services may reuse the same connection.
 ///
 /// # Tests
-/// The layer makes a `Request<`[`ReplayBody`](crate::body::ReplayBody)`<B>>` from a `Request<B>`, so that it can send
+/// The layer makes a `Request<`[`ReplayBody`]`<B>>` from a `Request<B>`, so that it can send
 /// the body again. A service of your test must take that type: with `Request<_>` the compiler infers it. If
 /// tokio's time is paused, delays take no time.
 ///
