@@ -28,7 +28,7 @@ const NO_RULE: u8 = u8::MAX;
 
 /// State of one operation across its attempts: a small plain value.
 ///
-/// A driver reports when an attempt starts and how it failed; the session returns a [`Decision`]. It
+/// A driver reports when an attempt starts and how it failed; the session returns a [`Decision`](crate::Decision). It
 /// does no I/O, reads no clock and owns no randomness, so the same code runs in a blocking loop, a
 /// future, a proxy and a simulator.
 ///

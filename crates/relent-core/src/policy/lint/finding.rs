@@ -24,7 +24,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// A problem of a policy, from [`Policy::lint`] or
+/// A problem of a policy, from [`Policy::lint`](crate::Policy::lint) or
 /// [`PolicyBuilder::lint`](crate::PolicyBuilder::lint).
 ///
 /// Displays as a sentence that begins with the key.
@@ -57,7 +57,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// A warning about the value of this key, for checks beyond [`Policy::lint`].
+    /// A warning about the value of this key, for checks beyond [`Policy::lint`](crate::Policy::lint).
     #[must_use]
     pub fn warning(key: impl Into<String>, why: impl fmt::Display) -> Self {
         let key = key.into();
