@@ -36,6 +36,7 @@ impl ExitError {
     }
 
     /// A time limit has passed: status 124.
+    #[cfg(feature = "deliver")]
     pub(crate) fn timed_out(message: String) -> Self {
         Self {
             status: EXIT_TIME_LIMIT,
