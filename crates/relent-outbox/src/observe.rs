@@ -167,9 +167,8 @@ pub fn describe() {
     relent::observe::describe_metrics(&METRICS);
 }
 
-/// The target of the events.
 #[cfg(feature = "tracing")]
-pub const TARGET: &str = "relent";
+pub use relent::observe::TARGET;
 
 /// Sets the counters of these metrics to 0 for each value in `labels`, when the part of the process starts that records
 /// them. Does nothing without the feature `metrics`.

@@ -3,6 +3,7 @@
 use std::env;
 use std::error::Error;
 use std::fmt;
+use std::ops::ControlFlow;
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
@@ -253,12 +254,11 @@ impl Secrets {
 /// ```
 #[must_use]
 pub fn fingerprint(key: &str) -> String {
-    let digest = Sha256::digest(key.trim());
-    digest
-        .iter()
-        .take(4)
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    hex(&Sha256::digest(key.trim())[..4])
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The forms in which a response could echo a signing key, the longest first: as written, without prefix or padding, in
@@ -277,7 +277,7 @@ fn forms(text: &str) -> Vec<Zeroizing<String>> {
     }
     if let Ok(bytes) = STANDARD_NO_PAD.decode(body) {
         let bytes = Zeroizing::new(bytes);
-        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = hex(&bytes);
         forms.push(hex.to_uppercase());
         forms.push(hex);
         if let Ok(text) = std::str::from_utf8(&bytes) {
@@ -364,25 +364,20 @@ impl Secrets {
         &self,
         store: &S,
     ) -> Result<(Option<String>, bool), KeyError<S::Error>> {
-        let (mut found, mut after) = (None, None);
-        loop {
-            let page = store.endpoints(after.take(), PAGE_SIZE).await;
-            let page = page.map_err(KeyError::Store)?;
-            for endpoint in page.iter().map(|status| &status.endpoint) {
-                for (owner, kept) in encrypted(endpoint) {
-                    if self.open_text(&owner, kept).is_ok() {
-                        return Ok((Some(endpoint.name.clone()), true));
-                    }
-                    // Name the first endpoint whose secret it does not decrypt.
-                    found.get_or_insert_with(|| endpoint.name.clone());
+        let (mut found, mut is_decrypted) = (None, false);
+        let visit = |endpoint: &Endpoint| {
+            for (owner, kept) in encrypted(endpoint) {
+                if self.open_text(&owner, kept).is_ok() {
+                    (found, is_decrypted) = (Some(endpoint.name.clone()), true);
+                    return ControlFlow::Break(());
                 }
+                // Name the first endpoint whose secret it does not decrypt.
+                found.get_or_insert_with(|| endpoint.name.clone());
             }
-            let last = page.last().filter(|_| page.len() == PAGE_SIZE);
-            let Some(last) = last.map(|status| &status.endpoint) else {
-                return Ok((found, false));
-            };
-            after = Some((last.tenant.clone(), last.name.clone()));
-        }
+            ControlFlow::Continue(())
+        };
+        each_endpoint(store, visit).await.map_err(KeyError::Store)?;
+        Ok((found, is_decrypted))
     }
 }
 
@@ -393,25 +388,36 @@ impl Secrets {
     /// # Errors
     /// The store fails.
     pub async fn unreadable<S: Store>(&self, store: &S) -> Result<Vec<(String, String)>, S::Error> {
-        let (mut unreadable, mut after) = (Vec::new(), None);
-        loop {
-            let page = store.endpoints(after.take(), PAGE_SIZE).await?;
-            for Endpoint { tenant, name, .. } in
-                page.iter()
-                    .map(|status| &status.endpoint)
-                    .filter(|endpoint| {
-                        encrypted(endpoint)
-                            .any(|(owner, kept)| self.open_text(&owner, kept).is_err())
-                    })
-            {
-                unreadable.push((tenant.clone(), name.clone()));
+        let mut unreadable = Vec::new();
+        let visit = |endpoint: &Endpoint| {
+            if encrypted(endpoint).any(|(owner, kept)| self.open_text(&owner, kept).is_err()) {
+                unreadable.push((endpoint.tenant.clone(), endpoint.name.clone()));
             }
-            let last = page.last().filter(|_| page.len() == PAGE_SIZE);
-            let Some(last) = last.map(|status| &status.endpoint) else {
-                return Ok(unreadable);
-            };
-            after = Some((last.tenant.clone(), last.name.clone()));
+            ControlFlow::Continue(())
+        };
+        each_endpoint(store, visit).await?;
+        Ok(unreadable)
+    }
+}
+
+/// Visits all endpoints, page by page, until `visit` breaks.
+async fn each_endpoint<S: Store>(
+    store: &S,
+    mut visit: impl FnMut(&Endpoint) -> ControlFlow<()>,
+) -> Result<(), S::Error> {
+    let mut after = None;
+    loop {
+        let page = store.endpoints(after.take(), PAGE_SIZE).await?;
+        for status in &page {
+            if visit(&status.endpoint).is_break() {
+                return Ok(());
+            }
         }
+        let last = page.last().filter(|_| page.len() == PAGE_SIZE);
+        let Some(last) = last.map(|status| &status.endpoint) else {
+            return Ok(());
+        };
+        after = Some((last.tenant.clone(), last.name.clone()));
     }
 }
 

@@ -1,9 +1,10 @@
 //! A change of an endpoint applies once the API has responded, also to attempts that NATS distributes.
 
 use relent_outbox::api::Token;
-use relent_outbox_nats::{NatsWorker, NatsWorkerConfig, Queue, QueueName, async_nats};
+use relent_outbox_nats::{NatsWorker, NatsWorkerConfig};
 use tokio::task::JoinSet;
 
+use crate::nats::queue;
 use crate::servers;
 use crate::support::local_sender;
 use crate::traffic::{change_under_traffic, serve, stores};
@@ -13,16 +14,11 @@ async fn with_nats_a_change_applies_once_the_api_responds() {
     let (Some(server), Some(nats)) = (servers::postgres(&["fsync=off"]), servers::nats()) else {
         return;
     };
-    let queue = async || {
-        let options = async_nats::ConnectOptions::new().retry_on_initial_connect();
-        let client = options.connect(nats.url()).await.unwrap();
-        Queue::new(client, QueueName::default())
-    };
     let (token, mut tasks) = (Token::new(), JoinSet::new());
     let mut addresses = Vec::new();
     let stores = stores(&server, 2).await;
     for store in &stores {
-        let (relay, deliverers) = (queue().await, queue().await);
+        let (relay, deliverers) = (queue(&nats).await, queue(&nats).await);
         addresses.push(
             serve(
                 store.clone(),

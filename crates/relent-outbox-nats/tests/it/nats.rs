@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::servers;
-use crate::support::{self, Receiver, Reply, answer, local_sender, ok};
+use crate::support::{self, Receiver, Reply, answer, local_sender, ok, until, until_ended};
 
 const QUICK: &str = r#"
 max_retries = 1
@@ -112,19 +112,22 @@ impl Bench {
     }
 
     async fn until_ended(&self) -> Vec<MessageStatus> {
-        until(|| async {
-            let statuses = self.statuses().await;
-            let over = |status: &MessageStatus| {
-                !matches!(status.state, MessageState::Pending | MessageState::Running)
-            };
-            statuses.iter().all(over).then_some(statuses)
-        })
-        .await
+        until_ended(&self.store).await
+    }
+
+    /// Waits until every message has ended, each delivered by its first attempt.
+    async fn until_delivered(&self) {
+        for status in self.until_ended().await {
+            assert_eq!(
+                (status.state, status.attempts),
+                (MessageState::Delivered, 1)
+            );
+        }
     }
 }
 
 /// A queue with its own connection.
-async fn queue(nats: &servers::Nats) -> Queue {
+pub(crate) async fn queue(nats: &servers::Nats) -> Queue {
     let options = async_nats::ConnectOptions::new().retry_on_initial_connect();
     let client = options.connect(nats.url()).await.unwrap();
     Queue::new(client, QueueName::default())
@@ -145,18 +148,6 @@ async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), future)
         .await
         .unwrap()
-}
-
-async fn until<T, F: Future<Output = Option<T>>>(mut look: impl FnMut() -> F) -> T {
-    within(async {
-        loop {
-            if let Some(found) = look().await {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    })
-    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -299,12 +290,7 @@ async fn while_nats_is_down_messages_wait_without_counting_attempts() {
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(receiver.hits().len(), 1);
     let _nats = servers::nats_in(directory, Some(port)).unwrap();
-    for status in bench.until_ended().await {
-        assert_eq!(
-            (status.state, status.attempts),
-            (MessageState::Delivered, 1)
-        );
-    }
+    bench.until_delivered().await;
     assert_eq!(receiver.hits().len(), 101);
     let _ = relay.end().await;
     deliverer.end().await;
@@ -348,12 +334,7 @@ async fn offers_that_did_not_start_are_cancelled_at_shutdown() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(receiver.hits().len(), 0);
     let relay = bench.worker(Some(queue(&nats).await));
-    for status in bench.until_ended().await {
-        assert_eq!(
-            (status.state, status.attempts),
-            (MessageState::Delivered, 1)
-        );
-    }
+    bench.until_delivered().await;
     assert_eq!(receiver.hits().len(), 3);
     let _ = relay.end().await;
     deliverer.end().await;
@@ -602,12 +583,7 @@ async fn two_dispatchers_share_endpoints_and_nats_workers() {
         bench.worker(Some(queue(&nats).await)),
     ];
     let deliverers = [deliverer(&nats).await, deliverer(&nats).await];
-    for status in bench.until_ended().await {
-        assert_eq!(
-            (status.state, status.attempts),
-            (MessageState::Delivered, 1)
-        );
-    }
+    bench.until_delivered().await;
     assert_eq!(receiver.hits().len(), 400);
     for relay in relays {
         let _ = relay.end().await;
@@ -704,12 +680,7 @@ async fn attempts_refused_during_a_store_outage_run_after_it() {
     assert_eq!(receiver.hits().len(), 0);
     drop(away);
     let began = std::time::Instant::now();
-    for status in bench.until_ended().await {
-        assert_eq!(
-            (status.state, status.attempts),
-            (MessageState::Delivered, 1)
-        );
-    }
+    bench.until_delivered().await;
     assert!(
         began.elapsed() < Duration::from_secs(15),
         "{:?}",

@@ -57,9 +57,10 @@ impl Others for NatsFleet {
     }
 
     async fn replace(&mut self, place: usize) {
+        let argument = self.relay(DELIVERER);
         if let Some(killed) = self.deliverers.get_mut(place) {
             killed.wait().unwrap();
-            *killed = spawn(&format!("{} {DELIVERER}", self.url), None);
+            *killed = spawn(&argument, None);
         } else {
             self.nats = self.nats.take().map(servers::Nats::restart);
         }

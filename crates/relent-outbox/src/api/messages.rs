@@ -364,11 +364,11 @@ pub(super) async fn show<S: Store>(
 ) -> HandlerResult {
     let id = identifier(path)?;
     let found = stored!(api.store.messages(only(id.clone()), 1));
-    let found = api.with_waits(found).await;
     let Some(message) = found.into_iter().next() else {
         return Err(unknown(id.as_str()));
     };
     let attempts = stored!(api.store.attempts(&id));
+    let message = api.with_wait(message).await;
     ok(&Shown { message, attempts })
 }
 

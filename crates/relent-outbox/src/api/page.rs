@@ -21,6 +21,7 @@ use super::messages::only;
 use super::response::{name, query};
 use super::sessions::{Contents, PageSession};
 use super::state::{Route, Shared};
+use super::wait::with_waits;
 use crate::endpoint::Activity;
 use crate::health::Health;
 use crate::message::{MAX_NAME, NewMessage, is_name};
@@ -141,15 +142,14 @@ async fn overview<S: Store>(
     let held = api.held().await;
     // An endpoint whose attempts this process cannot make has perhaps never failed.
     let listed: HashSet<_> = endpoints.iter().map(names).collect();
-    for (names, _) in held.iter().filter(|(_, held)| held.is_faulty()) {
-        if !listed.contains(names) {
-            let (tenant, name) = names;
-            endpoints.extend(stored!(api.store.endpoint(tenant, name)));
-        }
+    let faulty = held
+        .iter()
+        .filter(|(names, held)| held.is_faulty() && !listed.contains(*names));
+    for ((tenant, name), _) in faulty.take(MAX_ENDPOINTS) {
+        endpoints.extend(stored!(api.store.endpoint(tenant, name)));
     }
     let endpoints: Vec<_> = endpoints.into_iter().map(redact).collect();
-    let dead = api.with_waits(dead).await;
-    let waiting = api.with_waits(waiting).await;
+    let (dead, waiting) = (with_waits(dead, &held), with_waits(waiting, &held));
     let content = view::overview(&summary, endpoints, &held, &dead, &waiting, MAX_ENDPOINTS);
     let register = view::register(session.form_token.as_str());
     ok("Overview", &html! { (done(&uri)) (content) (register) })
@@ -206,10 +206,10 @@ async fn endpoint<S: Store>(
         ..Filter::default()
     };
     let messages = stored!(api.store.messages(filter, MAX_MESSAGES));
-    let messages = api.with_waits(messages).await;
     let (tenant, name) = names(&status);
     let recent = stored!(api.store.recent(&tenant, &name)).unwrap_or_default();
     let held = api.held().await;
+    let messages = with_waits(messages, &held);
     let held = held.get(&names(&status));
     let here = api
         .watch
@@ -271,16 +271,14 @@ async fn message<S: Store>(
     uri: Uri,
 ) -> Response {
     let message = found!(api, path);
-    let id = message.id.clone();
-    let attempts = stored!(api.store.attempts(&id));
+    let attempts = stored!(api.store.attempts(&message.id));
     let Contents(contents) = session.contents;
     let form_token = session.form_token.as_str();
-    let shown = api.with_waits(vec![message]).await;
-    let content = shown.first();
-    let content = content.map(|one| view::message(one, &attempts, contents, form_token));
+    let message = api.with_wait(message).await;
+    let content = view::message(&message, &attempts, contents, form_token);
     ok(
-        id.as_str(),
-        &html! { (done(&uri)) @if let Some(content) = content { (content) } },
+        message.status.id.as_str(),
+        &html! { (done(&uri)) (content) },
     )
 }
 

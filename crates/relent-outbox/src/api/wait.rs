@@ -103,21 +103,44 @@ impl Wait {
     }
 }
 
+/// The held endpoints, by tenant and name.
+type Held = HashMap<(String, String), HeldEndpoint>;
+
+/// Adds to each message the reason that it waits.
+pub(super) fn with_waits(messages: Vec<MessageStatus>, held: &Held) -> Vec<MessageView> {
+    let now_ms = millis(SystemTime::now());
+    let view = |status| MessageView::of(status, held, now_ms);
+    messages.into_iter().map(view).collect()
+}
+
+impl MessageView {
+    fn of(status: MessageStatus, held: &Held, now_ms: i64) -> Self {
+        let names = (status.tenant.clone(), status.endpoint.clone());
+        let wait = Wait::of(&status, held.get(&names), now_ms);
+        Self { status, wait }
+    }
+}
+
 impl<S: Store> Api<S> {
-    /// Adds to each message the reason that it waits.
+    /// The message with the reason that it waits.
+    pub(super) async fn with_wait(&self, message: MessageStatus) -> MessageView {
+        let held = self.held_if_pending(std::slice::from_ref(&message)).await;
+        MessageView::of(message, &held, millis(SystemTime::now()))
+    }
+
+    /// Like [`with_waits`], and asks which endpoints are held.
     pub(super) async fn with_waits(&self, messages: Vec<MessageStatus>) -> Vec<MessageView> {
-        let mut pending = messages.iter().map(|one| one.state);
-        let held = match pending.any(|state| state == MessageState::Pending) {
+        let held = self.held_if_pending(&messages).await;
+        with_waits(messages, &held)
+    }
+
+    /// The held endpoints, if any of the messages is pending: no other message waits.
+    async fn held_if_pending(&self, messages: &[MessageStatus]) -> Held {
+        let mut states = messages.iter().map(|message| message.state);
+        match states.any(|state| state == MessageState::Pending) {
             true => self.held().await,
             false => HashMap::new(),
-        };
-        let now_ms = millis(SystemTime::now());
-        let view = |status: MessageStatus| {
-            let names = (status.tenant.clone(), status.endpoint.clone());
-            let wait = Wait::of(&status, held.get(&names), now_ms);
-            MessageView { status, wait }
-        };
-        messages.into_iter().map(view).collect()
+        }
     }
 }
 

@@ -269,6 +269,6 @@ impl fmt::Debug for Transport {
 }
 
 /// The result of an attempt that was aborted on this side: the receiver may have got the message.
-pub(crate) fn broken_off(error: &str, took: Duration) -> AttemptResult {
+pub(super) fn broken_off(error: &str, took: Duration) -> AttemptResult {
     AttemptResult::failed(schedule::lost(), error.to_owned(), took)
 }

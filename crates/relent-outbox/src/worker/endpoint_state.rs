@@ -13,6 +13,7 @@ use super::held::HoldReason;
 use super::in_flight::{InFlight, Place};
 use super::rules::Rules;
 use super::speed::Speed;
+use crate::endpoint::Endpoint;
 use crate::fault::LocalFault;
 use crate::health::Health;
 use crate::schedule::CONTRACT_CONCURRENCY;
@@ -76,24 +77,16 @@ pub(super) struct Work {
     pub(super) unsettled: usize,
 }
 
-impl Work {
-    const fn is_over(&self) -> bool {
-        self.running == 0
-            && self.unsettled == 0
-            && self.tickets.is_empty()
-            && self.claiming.is_empty()
-    }
-}
-
 impl EndpointState {
     /// The state of an endpoint that the worker has acquired.
     pub(super) fn new(
         now: Instant,
-        owned: &OwnedEndpoint,
-        rules: Rules,
+        owned: OwnedEndpoint,
+        rules: impl FnOnce(Endpoint) -> Rules,
         slow_after: Duration,
     ) -> Self {
         let health = Health::read(&owned.health);
+        let rules = rules(owned.endpoint);
         // An endpoint that did not respond under its last owner must not use slots of fast endpoints.
         let is_slow = [NO_ANSWER, NO_CONNECTION].contains(&health.last_error());
         Self {
@@ -124,9 +117,10 @@ impl EndpointState {
     pub(super) fn refresh(
         &mut self,
         now: relent_core::Instant,
-        owned: &OwnedEndpoint,
-        rules: Rules,
+        owned: OwnedEndpoint,
+        rules: impl FnOnce(Endpoint) -> Rules,
     ) {
+        let rules = rules(owned.endpoint);
         self.admission.restart(now, &rules);
         self.health = Health::read(&owned.health);
         self.fault = FaultHold::default();
@@ -277,7 +271,11 @@ impl EndpointState {
 
     /// Whether none of its attempts runs or is to be written.
     pub(super) const fn is_over(&self) -> bool {
-        self.work.is_over()
+        let work = &self.work;
+        work.running == 0
+            && work.unsettled == 0
+            && work.tickets.is_empty()
+            && work.claiming.is_empty()
     }
 
     /// The reason that its due messages wait; `None` if none is due, or they need not wait.

@@ -22,17 +22,17 @@ pub(super) struct LeaseState {
     /// The number of times it was lost.
     pub(super) lost: u64,
     /// The number of endpoints that are this worker's share.
-    pub(super) share: usize,
+    share: usize,
 }
 
 impl LeaseState {
-    pub(super) const NONE: Self = Self {
+    const NONE: Self = Self {
         until: None,
         lost: 0,
         share: 0,
     };
 
-    pub(super) fn is_held(&self, now: Instant) -> bool {
+    fn is_held(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| now < until)
     }
 }
@@ -67,7 +67,7 @@ pub(super) struct LeaseChange {
 }
 
 impl Lease {
-    pub(super) fn new(now: Instant, length: Duration, state: watch::Receiver<LeaseState>) -> Self {
+    fn new(now: Instant, length: Duration, state: watch::Receiver<LeaseState>) -> Self {
         Self {
             state,
             length,

@@ -12,7 +12,7 @@ use relent_outbox::store::{Filter, MessageState, MessageStatus, Sqlite, Store};
 use relent_outbox::worker::{Drained, Worker, WorkerConfig};
 use tokio::sync::oneshot;
 
-use crate::support::{Receiver, Reply, answer, local_sender, ok};
+use crate::support::{self, Receiver, Reply, answer, local_sender, ok};
 
 const QUICK: &str = r#"
 max_retries = 3
@@ -88,37 +88,23 @@ impl Bench {
 
     /// Waits until every message has ended.
     async fn until_ended(&self) -> Vec<MessageStatus> {
-        until(|| async {
-            let statuses = self.statuses().await;
-            let over = |status: &MessageStatus| {
-                !matches!(status.state, MessageState::Pending | MessageState::Running)
-            };
-            statuses.iter().all(over).then_some(statuses)
-        })
-        .await
+        within(support::until_ended(&self.store)).await
     }
 }
 
-async fn until<T, F: Future<Output = Option<T>>>(mut look: impl FnMut() -> F) -> T {
-    let waiting = async {
-        loop {
-            if let Some(found) = look().await {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(30), waiting)
+async fn until<T, F: Future<Output = Option<T>>>(look: impl FnMut() -> F) -> T {
+    within(support::until(look)).await
+}
+
+async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), future)
         .await
         .unwrap()
 }
 
 async fn drain(stop: oneshot::Sender<()>, running: tokio::task::JoinHandle<Drained>) -> Drained {
     let _ = stop.send(());
-    tokio::time::timeout(Duration::from_secs(30), running)
-        .await
-        .unwrap()
-        .unwrap()
+    within(running).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

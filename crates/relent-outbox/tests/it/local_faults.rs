@@ -1,6 +1,5 @@
 //! Local faults, over sockets and a store: they cost no message an attempt.
 
-use std::future::Future;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,27 +17,13 @@ use relent_outbox::sender::{AttemptResult, Outgoing, Sender};
 use relent_outbox::store::{Filter, MessageState, MessageStatus, Sqlite, Store};
 use relent_outbox::worker::{HoldReason, Worker, WorkerConfig};
 
-use crate::support::{self, Receiver, local, local_sender, ok};
+use crate::support::{self, Receiver, local, local_sender, ok, until};
 
 const KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 const OTHER: &str = "CQgHBgUEAwIBAAkIBwYFBAMCAQAJCAcGBQQDAgEACQg=";
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 /// A policy with two attempts. The endpoint really exists.
 const TWO: &str = "max_retries = 1\njitter = \"none\"\nbackoff.constant = { delay = \"20ms\" }";
-
-async fn until<T, F: Future<Output = Option<T>>>(mut look: impl FnMut() -> F) -> T {
-    let waiting = async {
-        loop {
-            if let Some(found) = look().await {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), waiting)
-        .await
-        .unwrap()
-}
 
 fn store() -> (Sqlite, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();

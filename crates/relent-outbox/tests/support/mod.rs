@@ -8,8 +8,36 @@ use std::time::Duration;
 
 use relent_outbox::guard::AddressGuard;
 use relent_outbox::sender::{Sender, SenderConfig};
+use relent_outbox::store::{Filter, MessageState, MessageStatus, Store};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+
+/// Looks every 10 ms, for at most 60 s, until there is something.
+pub(crate) async fn until<T, F: Future<Output = Option<T>>>(mut look: impl FnMut() -> F) -> T {
+    let waiting = async {
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), waiting)
+        .await
+        .unwrap()
+}
+
+/// Waits until every message has ended.
+pub(crate) async fn until_ended(store: &impl Store) -> Vec<MessageStatus> {
+    until(|| async {
+        let statuses = store.messages(Filter::default(), 10_000).await.unwrap();
+        let over = |status: &MessageStatus| {
+            !matches!(status.state, MessageState::Pending | MessageState::Running)
+        };
+        statuses.iter().all(over).then_some(statuses)
+    })
+    .await
+}
 
 /// A request as it arrived.
 #[derive(Clone, Debug)]

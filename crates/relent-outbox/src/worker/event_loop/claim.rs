@@ -152,9 +152,9 @@ impl<S: Store> EventLoop<S> {
             let returned = endpoint.return_tickets(core_now, &mut self.in_flight);
             self.claims.return_tickets(returned);
             if endpoint.registration.fence == owned.fence && !endpoint.is_retiring {
-                let rules = self.setup.rules(owned.endpoint.clone());
-                endpoint.refresh(core_now, &owned, rules);
-                self.mark_due(owned.id);
+                let (id, setup) = (owned.id, &self.setup);
+                endpoint.refresh(core_now, owned, |endpoint| setup.rules(endpoint));
+                self.mark_due(id);
             }
         }
     }

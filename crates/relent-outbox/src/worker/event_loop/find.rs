@@ -143,9 +143,9 @@ impl<S: Store> EventLoop<S> {
             self.search.soon(now);
         }
         for owned in acquired {
-            let (id, slow_after) = (owned.id, self.setup.config.slow_after);
-            let rules = self.setup.rules(owned.endpoint.clone());
-            let endpoint = EndpointState::new(now, &owned, rules, slow_after);
+            let (id, setup) = (owned.id, &self.setup);
+            let rules = |endpoint| setup.rules(endpoint);
+            let endpoint = EndpointState::new(now, owned, rules, setup.config.slow_after);
             self.endpoints.insert(id, endpoint);
             self.mark_due(id);
             if self.permissions.is_stopping() {
