@@ -40,10 +40,11 @@ Examples:
   Send one message without a server, and wait for its acknowledgement:
       relent deliver send https://shop.example/notify -d '{\"order\":17}'
 
-Every message is delivered at least once: all its attempts have the same
-webhook-id, with which its receiver detects duplicates.
+A message is repeated until its receiver acknowledges it or its schedule ends.
+All attempts have the same webhook-id, with which the receiver drops duplicates.
 
-Exit status: 0; 1 on failure; 2 if the command line is wrong.
+Exit status: 0; 1 on failure; 2 if the command line is wrong; 124 if --timeout
+passes; 128 + n after signal n.
 `relent deliver SUBCOMMAND --help` has more.";
 
 /// The subcommands of `relent deliver`.

@@ -44,7 +44,7 @@ impl ExitError {
         }
     }
 
-    /// A signal ended relent before anything was sent or run: status 128 + n.
+    /// A signal ended relent: status 128 + n.
     pub(crate) fn by_signal(signal: Signal) -> Self {
         Self {
             status: 128 + signal as i32,

@@ -3,7 +3,7 @@
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::disabled::{disabled, say_disabled};
+use super::disabled::{disabled, has_none_disabled, say_disabled};
 use super::list::{EndFilter, MessageFilter, MessageState, report_no_messages};
 use super::server::{Connection, encoded, json};
 use super::values::segment;
@@ -91,6 +91,8 @@ pub(super) async fn cancel(args: IdArgs) -> Result<(), ExitError> {
 async fn each(args: IdArgs, act: &str, done: &str) -> Result<(), ExitError> {
     let server = args.connection.open()?;
     let mut result = Ok(());
+    // A cancelled message waits for nothing. Otherwise the first success asks.
+    let mut none_disabled = (act == "cancel").then_some(true);
     let mut became = Vec::new();
     for id in args.ids {
         match server
@@ -98,9 +100,12 @@ async fn each(args: IdArgs, act: &str, done: &str) -> Result<(), ExitError> {
             .await
         {
             Ok(_) => {
-                let waits = match act {
-                    "cancel" => None,
-                    _ => disabled(&server, &id).await?,
+                if none_disabled.is_none() {
+                    none_disabled = Some(has_none_disabled(&server).await);
+                }
+                let waits = match none_disabled {
+                    Some(false) => disabled(&server, &id).await,
+                    _ => None,
                 };
                 let waits = waits.map_or_else(String::new, |waits| format!(", but {waits}"));
                 say(&format!("{id} {done}{waits}"));
@@ -136,16 +141,17 @@ pub(super) async fn replay(args: ReplayArgs) -> Result<(), ExitError> {
     if answer["resent"] == 0 {
         report_no_messages(endpoint.as_deref());
     }
-    if answer["resent"] != 0 {
-        say_disabled(&server, |status| args.which.selects(&status["endpoint"])).await?;
-    }
     if args.json {
-        return print(&(json(&answer)? + "\n")).map_err(ExitError::failed);
+        print(&(json(&answer)? + "\n")).map_err(ExitError::failed)?;
+    } else {
+        say(&match answer["resent"].as_u64() {
+            Some(1) => "1 message will be sent again".to_owned(),
+            count => format!("{} messages will be sent again", count.unwrap_or_default()),
+        });
     }
-    say(&match answer["resent"].as_u64() {
-        Some(1) => "1 message will be sent again".to_owned(),
-        count => format!("{} messages will be sent again", count.unwrap_or_default()),
-    });
+    if answer["resent"] != 0 {
+        say_disabled(&server, |status| args.which.selects(&status["endpoint"])).await;
+    }
     Ok(())
 }
 
@@ -215,15 +221,16 @@ pub(super) async fn send_now(args: SendNowArgs) -> Result<(), ExitError> {
     let server = args.connection.open()?;
     let filter = filter(&args.which, None, MessageState::Pending);
     let answer = server.post("/v1/send-now", Some(json(&filter)?)).await?;
-    if answer["due"] != 0 {
-        say_disabled(&server, |status| args.which.selects(&status["endpoint"])).await?;
-    }
     if args.json {
-        return print(&(json(&answer)? + "\n")).map_err(ExitError::failed);
+        print(&(json(&answer)? + "\n")).map_err(ExitError::failed)?;
+    } else {
+        say(&match answer["due"].as_u64() {
+            Some(1) => "1 message is due now".to_owned(),
+            count => format!("{} messages are due now", count.unwrap_or_default()),
+        });
     }
-    say(&match answer["due"].as_u64() {
-        Some(1) => "1 message is due now".to_owned(),
-        count => format!("{} messages are due now", count.unwrap_or_default()),
-    });
+    if answer["due"] != 0 {
+        say_disabled(&server, |status| args.which.selects(&status["endpoint"])).await;
+    }
     Ok(())
 }

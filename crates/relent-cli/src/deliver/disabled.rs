@@ -38,28 +38,34 @@ pub(super) fn say_if_disabled(status: &Value) {
     }
 }
 
-/// Reports the selected endpoints that are disabled and have pending messages.
-pub(super) async fn say_disabled(
-    server: &Server,
-    is_selected: impl Fn(&Value) -> bool,
-) -> Result<(), ExitError> {
-    if server.get("/v1/summary").await?["disabled"] == 0 {
-        return Ok(());
+/// Reports the selected endpoints that are disabled and have pending messages. Says nothing if the server does not
+/// respond: the command itself has succeeded.
+pub(super) async fn say_disabled(server: &Server, is_selected: impl Fn(&Value) -> bool) {
+    if has_none_disabled(server).await {
+        return;
     }
-    let endpoints = all(server).await?;
+    let Ok(endpoints) = all(server).await else {
+        return;
+    };
     let selected = endpoints.iter().filter(|status| is_selected(status));
     selected
         .filter(|status| status["pending"] != 0)
         .for_each(say_if_disabled);
-    Ok(())
 }
 
-/// Describes why a message waits if its endpoint is disabled.
-pub(super) async fn disabled(server: &Server, id: &str) -> Result<Option<String>, ExitError> {
-    let shown = server.get(&format!("/v1/messages/{}", encoded(id))).await?;
+/// Whether the server says that no endpoint is disabled, or does not respond.
+pub(super) async fn has_none_disabled(server: &Server) -> bool {
+    let summary = server.get("/v1/summary").await;
+    summary.map_or(true, |summary| summary["disabled"] == 0)
+}
+
+/// Describes why a message waits if its endpoint is disabled. `None` also if the server does not respond.
+pub(super) async fn disabled(server: &Server, id: &str) -> Option<String> {
+    let path = format!("/v1/messages/{}", encoded(id));
+    let shown = server.get(&path).await.ok()?;
     let message = &shown["message"];
     let is_disabled = message["wait"]["reason"] == "endpoint-disabled";
     let advice = enabled_by(&full_name(message, "endpoint"));
-    let wait = wait_text(message).filter(|_| is_disabled);
-    Ok(wait.map(|wait| format!("{wait}; {advice}")))
+    let wait = wait_text(message).filter(|_| is_disabled)?;
+    Some(format!("{wait}; {advice}"))
 }

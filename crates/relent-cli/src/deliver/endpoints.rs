@@ -131,7 +131,7 @@ pub(crate) enum EndpointsCommand {
         #[arg(long)]
         wait: bool,
 
-        /// The longest wait, or unlimited; then the exit status is 124
+        /// The longest wait, such as 5m, or `unlimited`; if it passes, the status is 124
         #[arg(long, value_name = "D", default_value = WAIT_LIMIT, value_parser = wait_limit, requires = "wait")]
         timeout: WaitLimit,
     },
@@ -228,7 +228,7 @@ pub(crate) struct AddArgs {
     #[arg(long)]
     no_hold: bool,
 
-    /// Hold messages while the endpoint is down, after an earlier --no-hold
+    /// Hold messages while the endpoint is down: undoes an earlier --no-hold
     #[arg(long, conflicts_with = "no_hold")]
     hold: bool,
 
@@ -246,8 +246,8 @@ pub(crate) struct AddArgs {
     /// Send this header field with each attempt: 'NAME: VALUE', 'NAME: @FILE' for a value in a file, or
     /// 'NAME: env:NAME' for one in the environment of the server
     ///
-    /// May be given several times. Values are stored encrypted. Without it, an existing endpoint keeps
-    /// its fields; --no-headers removes them.
+    /// May be given several times. Values are stored encrypted. The option replaces all fields of an
+    /// existing endpoint. Without it, they stay; --no-headers removes them.
     #[arg(short = 'H', long = "header", value_name = "FIELD")]
     headers: Vec<String>,
 
@@ -257,8 +257,9 @@ pub(crate) struct AddArgs {
 
     /// Subscribe to the events of this topic; order.* matches a prefix, * all topics
     ///
-    /// May be given several times. Without it, an existing endpoint keeps its subscriptions;
-    /// --no-topics removes them, so that it gets only messages addressed to it by name.
+    /// May be given several times. The option replaces all subscriptions of an existing endpoint.
+    /// Without it, they stay; --no-topics removes them, so that it gets only messages addressed to it
+    /// by name.
     #[arg(long = "topic", value_name = "TOPIC")]
     topics: Vec<String>,
 
@@ -348,14 +349,10 @@ pub(super) async fn run(command: EndpointsCommand) -> Result<(), ExitError> {
             let changed = server.delete(&path, Some(&version)).await?;
             let index = usize::try_from(number.get()).unwrap_or(usize::MAX) - 1;
             let removed = keys(&before).into_iter().nth(index).unwrap_or_default();
-            let left = keys(&changed);
-            let left = match left.is_empty() {
-                true => "none".to_owned(),
-                false => left.join(", "),
-            };
             say(&format!(
-                "{} has lost signing key {removed}; signing keys left: {left}",
-                named.full_name()
+                "{}: removed signing key {removed}; signing keys left: {}",
+                named.full_name(),
+                or_none(keys(&changed).join(", "), "none")
             ));
             Ok(())
         }
@@ -446,14 +443,27 @@ fn keys(status: &Value) -> Vec<String> {
     kept.zip(fingerprints).enumerate().map(key).collect()
 }
 
-/// The settings that an existing endpoint keeps, unless an option names them. The server keeps the others by itself.
-const KEPT: [&str; 5] = [
+/// The text, or another one if it is empty.
+fn or_none(text: String, none: &str) -> String {
+    match text.is_empty() {
+        true => none.to_owned(),
+        false => text,
+    }
+}
+
+/// The settings whose changes are shown.
+const SHOWN: [&str; 7] = [
+    "url",
     "policy",
     "acknowledgement",
     "concurrency",
     "hold",
     "on_dead_letter",
+    "topics",
 ];
+
+/// What `PUT` has in its path, and what the server keeps by itself.
+const NOT_SENT: [&str; 5] = ["tenant", "name", "secrets", "headers", "topics"];
 
 /// Describes what differs between two forms of an endpoint, one line each.
 fn changes(before: &Value, after: &Value, given: &Map<String, Value>) -> Vec<String> {
@@ -468,7 +478,7 @@ fn changes(before: &Value, after: &Value, given: &Map<String, Value>) -> Vec<Str
         value => value.to_string(),
     };
     let mut lines = Vec::new();
-    for key in ["url"].into_iter().chain(KEPT).chain(["topics"]) {
+    for key in SHOWN {
         let (before, after) = (&before["endpoint"][key], &after["endpoint"][key]);
         if before != after {
             lines.push(format!("{key}: {}, was {}", shown(after), shown(before)));
@@ -476,10 +486,7 @@ fn changes(before: &Value, after: &Value, given: &Map<String, Value>) -> Vec<Str
     }
     let (old, new) = (keys(before), keys(after));
     if old != new {
-        let shown = |keys: Vec<String>| match keys.is_empty() {
-            true => "none".to_owned(),
-            false => keys.join(", "),
-        };
+        let shown = |keys: Vec<String>| or_none(keys.join(", "), "none");
         lines.push(format!("signing keys: {}, was {}", shown(new), shown(old)));
     }
     if let Some(Value::Object(headers)) = given.get("headers") {
@@ -488,6 +495,13 @@ fn changes(before: &Value, after: &Value, given: &Map<String, Value>) -> Vec<Str
             true => "header fields: none".to_owned(),
             false => format!("header fields with new values: {}", names.join(", ")),
         });
+        let old = before["endpoint"]["headers"].as_object();
+        let old = old.into_iter().flatten().map(|(name, _)| name);
+        let removed: Vec<_> = old.filter(|name| !headers.contains_key(*name)).collect();
+        if !removed.is_empty() {
+            let removed: Vec<_> = removed.into_iter().map(|name| sanitized(name)).collect();
+            lines.push(format!("header fields removed: {}", removed.join(", ")));
+        }
     }
     lines
 }
@@ -548,8 +562,9 @@ async fn add(args: &AddArgs) -> Result<(), ExitError> {
             registered
         }
         Some((before, version)) => {
-            let kept = KEPT.map(|key| (key.to_owned(), before["endpoint"][key].clone()));
-            let mut whole = Map::from_iter(kept);
+            // All other settings stay as they are, unless an option names them.
+            let mut whole = before["endpoint"].as_object().cloned().unwrap_or_default();
+            whole.retain(|key, _| !NOT_SENT.contains(&key.as_str()));
             whole.extend(spec.clone());
             let changed = server.put(&path, &version, &whole).await?;
             let changes = changes(&before, &changed, &spec);
@@ -627,10 +642,6 @@ fn described(status: &Value, recent: &Value) -> String {
         _ => endpoint["hold"].to_string(),
     };
     let policy: Vec<_> = policy.lines().map(sanitized).collect();
-    let or_none = |text: String, none: &str| match text.is_empty() {
-        true => none.to_owned(),
-        false => text,
-    };
     let window = Duration::from_millis(recent["window_ms"].as_u64().unwrap_or_default());
     let continued = format!("\n{:17}", "");
     let mut printed = String::new();

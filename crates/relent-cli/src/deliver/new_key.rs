@@ -1,8 +1,6 @@
 //! `relent deliver new-key`: creates a signing key.
 
-use std::fs::OpenOptions;
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::PathBuf;
 
 use base64::Engine;
@@ -10,6 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 use clap::Args;
 use relent_outbox::secrets::fingerprint;
 
+use super::serve::{WriteError, write_new};
+use super::values::random_key;
 use crate::console::{print, say};
 use crate::quit::ExitError;
 
@@ -36,28 +36,22 @@ pub(crate) struct NewKeyArgs {
 }
 
 pub(super) fn run(args: &NewKeyArgs) -> Result<i32, ExitError> {
-    let mut bytes = [0; 32];
-    std::fs::File::open("/dev/urandom")
-        .and_then(|mut random| random.read_exact(&mut bytes))
-        .map_err(|error| ExitError::failed(format!("no randomness: {error}")))?;
-    let key = format!("whsec_{}\n", STANDARD.encode(bytes));
+    let bytes =
+        random_key().map_err(|error| ExitError::failed(format!("no randomness: {error}")))?;
+    let key = format!("whsec_{}", STANDARD.encode(bytes));
     match &args.output {
-        None => print(&key).map_err(ExitError::failed)?,
-        Some(path) => {
-            let wrong = |error: io::Error| {
-                let text = format!("--output {}: {error}", path.display());
-                match error.kind() {
-                    io::ErrorKind::AlreadyExists => ExitError::usage(text),
-                    _ => ExitError::failed(text),
-                }
+        None => print(&(key.clone() + "\n")).map_err(ExitError::failed)?,
+        Some(path) => write_new(path, &key).map_err(|error| {
+            let error = match error {
+                WriteError::Folder(kind) => kind.into(),
+                WriteError::File(error) => error,
             };
-            let mut options = OpenOptions::new();
-            let file = options.write(true).create_new(true).mode(0o600).open(path);
-            let mut file = file.map_err(wrong)?;
-            file.write_all(key.as_bytes())
-                .and_then(|()| file.sync_all())
-                .map_err(wrong)?;
-        }
+            let text = format!("--output {}: {error}", path.display());
+            match error.kind() {
+                io::ErrorKind::AlreadyExists => ExitError::usage(text),
+                _ => ExitError::failed(text),
+            }
+        })?,
     }
     say(&format!(
         "the key has the fingerprint {}",

@@ -81,18 +81,6 @@ pub(super) async fn run(args: PublishArgs) -> Result<(), ExitError> {
     }
     let published = server.post("/v1/events", Some(json(&event)?)).await?;
     let messages = published["messages"].as_array();
-    if messages.is_none_or(Vec::is_empty) {
-        say("no endpoint subscribes to this topic: nothing was enqueued");
-    }
-    if messages.is_some_and(|messages| !messages.is_empty()) {
-        let names = messages.into_iter().flatten();
-        let names: Vec<_> = names.map(|one| text(one, "endpoint")).collect();
-        say_disabled(&server, |status| {
-            let endpoint = &status["endpoint"];
-            text(endpoint, "tenant") == tenant && names.contains(&text(endpoint, "name"))
-        })
-        .await?;
-    }
     let printed = match args.json {
         true => json(&published)? + "\n",
         false => {
@@ -101,5 +89,17 @@ pub(super) async fn run(args: PublishArgs) -> Result<(), ExitError> {
             lines.map(line).collect()
         }
     };
-    print(&printed).map_err(ExitError::failed)
+    print(&printed).map_err(ExitError::failed)?;
+    match messages {
+        Some(messages) if !messages.is_empty() => {
+            let names: Vec<_> = messages.iter().map(|one| text(one, "endpoint")).collect();
+            say_disabled(&server, |status| {
+                let endpoint = &status["endpoint"];
+                text(endpoint, "tenant") == tenant && names.contains(&text(endpoint, "name"))
+            })
+            .await;
+        }
+        _ => say("no endpoint subscribes to this topic: nothing was enqueued"),
+    }
+    Ok(())
 }

@@ -194,7 +194,7 @@ pub(crate) struct SendArgs {
     #[arg(long, requires = "endpoint", help_heading = "Server")]
     wait: bool,
 
-    /// The longest wait, or unlimited; then the exit status is 124, and the message stays enqueued
+    /// The longest wait, such as 5m, or `unlimited`; if it passes, the status is 124, and the message stays enqueued
     #[arg(
         long,
         value_name = "D",
@@ -290,9 +290,7 @@ pub(super) fn payload(data: &str) -> Result<Bytes, ExitError> {
 fn signing(args: &SendArgs, endpoint: &mut Endpoint) -> Result<Secrets, ExitError> {
     let wrong =
         |secret: &str, error: String| ExitError::usage(format!("--secret {secret}: {error}"));
-    let mut key = [0; 32];
-    std::fs::File::open("/dev/urandom")
-        .and_then(|mut random| random.read_exact(&mut key))
+    let key = super::values::random_key()
         .map_err(|error| ExitError::failed(format!("no randomness: {error}")))?;
     let secrets = Secrets::with_key(&STANDARD.encode(key))
         .map_err(|error| ExitError::failed(error.to_string()))?;
@@ -483,7 +481,7 @@ async fn send_through_server(
         true => wait(&server, &id, args.timeout, args.quiet).await,
         false if args.quiet => Ok(0),
         false => {
-            if let Some(waits) = disabled(&server, &id).await? {
+            if let Some(waits) = disabled(&server, &id).await {
                 say(&format!("it is enqueued, but {waits}"));
             }
             Ok(0)

@@ -18,7 +18,7 @@ use relent_outbox::secrets::{KEY_VARIABLE, KeyError, Secrets};
 use relent_outbox::store::Store;
 use relent_outbox::worker::{Drained, Worker, WorkerConfig};
 use tempfile::NamedTempFile;
-use tokio::net::TcpListener;
+use tokio::net::TcpSocket;
 use tokio::sync::watch;
 use tokio::time::{interval, timeout};
 
@@ -60,9 +60,8 @@ in --key-file, which is created if nothing is encrypted yet. Without that key
 the signing keys are lost: keep a copy of it, apart from the database backups.
 The server does not start with a key that differs from the store's.
 
-Messages are delivered at least once. None is lost if this process is killed:
-the next one continues, and repeats unfinished attempts with the same identifier
-(webhook-id).
+No message is lost if this process is killed: the next one continues, and
+repeats unfinished attempts with the same identifier (webhook-id).
 
 SIGTERM or SIGINT stops it: it takes no new work, and waits for the running
 attempts. A second signal ends it immediately.
@@ -160,10 +159,9 @@ fn lease(text: &str) -> Result<Duration, String> {
 /// Serves until a signal asks for the end.
 pub(super) async fn run(args: &ServeArgs) -> Result<i32, ExitError> {
     check_token_file(args)?;
-    // A second server at this address changes no file of the first.
-    let listener = TcpListener::bind(args.listen)
-        .await
-        .map_err(|error| cannot_listen("--listen", args.listen, &error))?;
+    // A second server at this address changes no file of the first. Connections are refused until all is ready.
+    let socket =
+        bind(args.listen).map_err(|error| cannot_listen("--listen", args.listen, &error))?;
     let tokens = (token(args)?, content_token(args)?);
     let failed = |error: String| ExitError::failed(format!("--store {}: {error}", args.store));
     match &args.store {
@@ -173,13 +171,13 @@ pub(super) async fn run(args: &ServeArgs) -> Result<i32, ExitError> {
         ))),
         StoreLocation::Sqlite(path) => {
             let store = open(path).map_err(failed)?;
-            serve(args, listener, store, tokens).await
+            serve(args, socket, store, tokens).await
         }
         StoreLocation::Postgres(config) => {
             let store = connect(config, args.store_ca.as_deref())
                 .await
                 .map_err(failed)?;
-            serve(args, listener, store, tokens).await
+            serve(args, socket, store, tokens).await
         }
     }
 }
@@ -206,24 +204,36 @@ fn read_or_make(
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let text = make().map_err(failed)?;
-            let folder = folder_of(path);
-            // The file appears complete or not at all, also after a crash.
-            let mut new = NamedTempFile::new_in(folder).map_err(|error| {
-                // The full error names the temporary file, which means nothing to the user.
-                let (folder, why) = (folder.display(), error.kind());
-                ExitError::usage(format!(
-                    "{option} {file}: is missing, and cannot be created in the folder {folder}: {why}"
-                ))
+            write_new(path, &text).map_err(|error| match error {
+                WriteError::Folder(why) => ExitError::usage(format!(
+                    "{option} {file}: is missing, and cannot be created in the folder {}: {why}",
+                    folder_of(path).display()
+                )),
+                WriteError::File(error) => failed(error),
             })?;
-            writeln!(new, "{text}").map_err(failed)?;
-            new.as_file().sync_all().map_err(failed)?;
-            new.persist_noclobber(path)
-                .map_err(|error| failed(error.error))?;
             say(&format!("{file} is new, and only you can read it"));
             Ok(text)
         }
         Err(error) => Err(failed(error)),
     }
+}
+
+/// Why a new file cannot be written.
+pub(super) enum WriteError {
+    /// Its folder takes no file. The full error would name a temporary file, which means nothing to the user.
+    Folder(io::ErrorKind),
+    File(io::Error),
+}
+
+/// Writes a line to a new file that only its owner can read. It appears complete or not at all, also after a crash.
+pub(super) fn write_new(path: &Path, text: &str) -> Result<(), WriteError> {
+    let new = NamedTempFile::new_in(folder_of(path));
+    let mut new = new.map_err(|error| WriteError::Folder(error.kind()))?;
+    writeln!(new, "{text}").map_err(WriteError::File)?;
+    new.as_file().sync_all().map_err(WriteError::File)?;
+    new.persist_noclobber(path)
+        .map_err(|error| WriteError::File(error.error))?;
+    Ok(())
 }
 
 /// Checks that a server that other machines can reach has a token file of its own.
@@ -316,9 +326,7 @@ async fn secrets<S: Store>(args: &ServeArgs, store: &S) -> Result<Secrets, ExitE
 /// Reads the key in this file, which is created if it is missing.
 fn from_file(path: &Path) -> Result<Secrets, ExitError> {
     let key = read_or_make("--key-file", path, || {
-        let mut bytes = [0; 32];
-        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-        Ok(STANDARD.encode(bytes))
+        super::values::random_key().map(|key| STANDARD.encode(key))
     })?;
     Secrets::with_key(&key).map_err(|error| {
         // The error names the environment variable, but this key comes from a file.
@@ -327,9 +335,24 @@ fn from_file(path: &Path) -> Result<Secrets, ExitError> {
     })
 }
 
+/// Connections that wait to be accepted; the default of tokio's listener.
+const BACKLOG: u32 = 1024;
+
+/// A socket at this address that does not listen yet.
+fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    // A restarted server need not wait for the connections of the last one.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket)
+}
+
 async fn serve<S: Store>(
     args: &ServeArgs,
-    listener: TcpListener,
+    socket: TcpSocket,
     store: S,
     (token, content_token): (Token, Option<Token>),
 ) -> Result<i32, ExitError> {
@@ -358,6 +381,9 @@ async fn serve<S: Store>(
         Some(token) => api.content_token(token),
         None => api,
     };
+    let listener = socket
+        .listen(BACKLOG)
+        .map_err(|error| cannot_listen("--listen", args.listen, &error))?;
     let address = listener
         .local_addr()
         .map_err(|error| ExitError::failed(error.to_string()))?;

@@ -112,8 +112,8 @@ impl Version {
 /// The error of a request without a result.
 struct RequestFailure {
     quit: ExitError,
-    /// The status of the response, if there was one.
-    status: Option<StatusCode>,
+    /// The API says that the resource does not exist.
+    is_missing: bool,
     /// The server may be starting: another attempt within [`Connection::wait_for_server`] can succeed.
     is_starting: bool,
 }
@@ -122,7 +122,7 @@ impl RequestFailure {
     fn finally(quit: ExitError) -> Self {
         Self {
             quit,
-            status: None,
+            is_missing: false,
             is_starting: false,
         }
     }
@@ -183,7 +183,7 @@ impl Server {
     ) -> Result<Option<(Value, Version)>, ExitError> {
         match self.send_with_retry(Method::GET, path, None, None).await {
             Ok(Answer { value, tag }) => Ok(Some((value, Version::Tag(tag)))),
-            Err(failure) if failure.status == Some(StatusCode::NOT_FOUND) => Ok(None),
+            Err(failure) if failure.is_missing => Ok(None),
             Err(failure) => Err(failure.quit),
         }
     }
@@ -224,7 +224,8 @@ impl Server {
             .map_err(|failure| failure.quit)
     }
 
-    /// Sends a request, and retries while the server may be starting. Every request of the API may be repeated.
+    /// Sends a request, and retries while the server may be starting. Every request of the API may be repeated; one with
+    /// a version that has taken effect then gets 412.
     async fn send_with_retry(
         &self,
         method: Method,
@@ -286,16 +287,20 @@ impl Server {
         let tag = tag.to_owned();
         let text = response.text().await.map_err(|e| self.unreachable(&e))?;
         let value: Option<Value> = serde_json::from_str(&text).ok();
+        let is_problem = value
+            .as_ref()
+            .is_some_and(|value| value["detail"].is_string());
         let quit = match value {
             Some(value) if status.is_success() => return Ok(Answer { value, tag }),
-            Some(problem) if problem["detail"].is_string() => ExitError::failed(match status {
+            Some(problem) if is_problem => ExitError::failed(match status {
                 StatusCode::UNAUTHORIZED => format!(
                     "--token-file {}: this is not the token of this server ({}): name the file that its `relent deliver serve` has written",
                     self.token_file.display(),
                     self.base
                 ),
                 StatusCode::PRECONDITION_FAILED => {
-                    "another client has changed it since this command read it, so nothing is changed: run the command again"
+                    "it has changed since this command read it, by another client, or by this command if the response was lost: \
+                     look at it before you run the command again"
                         .to_owned()
                 }
                 _ => on_command_line(sanitized(problem["detail"].as_str().unwrap_or_default())),
@@ -307,7 +312,7 @@ impl Server {
         };
         Err(RequestFailure {
             quit,
-            status: Some(status),
+            is_missing: is_problem && status == StatusCode::NOT_FOUND,
             is_starting: status == StatusCode::SERVICE_UNAVAILABLE,
         })
     }
@@ -359,7 +364,7 @@ impl Server {
                 "{} does not respond: {reason}; start it with `relent deliver serve`, or name another with --server",
                 self.base
             )),
-            status: None,
+            is_missing: false,
             is_starting: is_refused || cause == Cause::Network(Network::Reset),
         }
     }

@@ -1,5 +1,7 @@
 //! Parsers for the option values of `relent deliver`.
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -9,6 +11,13 @@ use relent_outbox::endpoint::Acknowledgement;
 
 use crate::options::digits;
 use crate::quit::ExitError;
+
+/// 32 random bytes of the operating system.
+pub(super) fn random_key() -> io::Result<[u8; 32]> {
+    let mut key = [0; 32];
+    File::open("/dev/urandom")?.read_exact(&mut key)?;
+    Ok(key)
+}
 
 /// Parses a positive number.
 pub(super) fn count(text: &str) -> Result<NonZeroU32, String> {
