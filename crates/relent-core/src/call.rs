@@ -260,7 +260,7 @@ enum Timeouts {
 }
 
 impl<'w> Call<'w> {
-    /// A call of an operation that may run twice without harm. It begins when its clock is first read.
+    /// Creates a call whose operation may run twice without harm. It begins when its clock is first read.
     #[inline]
     pub fn new(environment: &impl Environment) -> Self {
         Self::begun(UNREAD_CLOCK, environment)

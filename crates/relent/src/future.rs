@@ -1,5 +1,5 @@
-//! [`Retry`] as a future, implemented by hand: it allocates only if it waits, and does not box the
-//! operation.
+//! [`Retry`] as a future, implemented by hand: it boxes neither the operation nor its attempt, and
+//! allocates only for a wait, for `cancel_on` and for attempts of a policy with a hedge.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -25,8 +25,7 @@ use crate::timer::Timer;
 
 type StateOf<O, K> = State<<O as Operation>::Future, <O as Operation>::Outcome, K>;
 
-/// The result of a call. Dropping it at any point leaves budget and session consistent. A poll
-/// after completion is pending for ever.
+/// The result of a call.
 impl<O, C, K> Future for Retry<'_, O, C, K>
 where
     O: AsyncOperation,

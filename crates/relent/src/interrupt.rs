@@ -38,7 +38,8 @@ impl Interrupt for () {
 /// Cancels when its future completes.
 #[derive(Debug)]
 pub struct CancelOn<S> {
-    /// `None` once it has completed. Boxed, so that a call can be interrupted before it is pinned.
+    /// `None` once it has completed. Boxed, because a setting moves the
+    /// call, and this future may not move once it is polled.
     signal: Option<Pin<Box<S>>>,
 }
 

@@ -32,7 +32,8 @@
 //! | read, modify and write, and repeat all three on a conflict | [`retry_on_conflict`] |
 //! | write the loop yourself | [`Ticker`], or [`Driver`](driver::Driver) with everything |
 //!
-//! Each returns a [`Retry`], a future with methods for the remaining settings: which errors ([`Retry::when`],
+//! The functions return a [`Retry`]: await it, or end the borrowing and the blocking forms with `run`. Its methods
+//! set the rest: which errors ([`Retry::when`],
 //! [`Retry::classify`], [`Retry::classify_by_error`]) or values ([`Retry::classify_outcome`]) are failures, a
 //! callback for them ([`Retry::notify`]), the [`Destination`], cancellation ([`Retry::cancel_on`]),
 //! the clock and the random source. Calling one of these functions declares that the operation may

@@ -208,7 +208,7 @@ pin_project! {
     /// [`notify`](Self::notify), whose closure receives the error.
     ///
     /// The call starts when it is first polled. Dropping it at any point leaves budget and session
-    /// consistent. A poll after completion is pending for ever.
+    /// consistent. A poll after completion does not run the operation again.
     #[must_use = "nothing is attempted until it is awaited or run"]
     pub struct Retry<'p, O, C = AnyError, K = DefaultClock>
     where
@@ -224,7 +224,7 @@ pin_project! {
         pub(crate) timer: Timer<K>,
         #[pin]
         pub(crate) state: State<O::Future, O::Outcome, K>,
-        // A call that was polled cannot move, so its settings cannot change.
+        // Not `Unpin`: once polled, a call cannot be moved, so no setting can change.
         #[pin]
         pinned: PhantomPinned,
     }
@@ -410,9 +410,9 @@ impl<'p, O: Operation, K: Clock> Retry<'p, O, AnyError, K> {
 }
 
 impl<'p, O: Operation, C, K: Clock> Retry<'p, O, C, K> {
-    /// Calls `notify` for each failure before the wait that follows, but not for the last failure.
-    /// Hooks that were set before are called first. Also calls it when an attempt is queued at its destination, with the control that queues it
-    /// and the longest wait.
+    /// Calls `notify` for each failure before the wait that follows, but not for the last failure. Also
+    /// calls it when an attempt is queued at its destination, with the control that queues it and the
+    /// longest wait. Earlier hooks are called first.
     ///
     /// ```
     /// use relent::{Policy, VirtualClock, blocking};

@@ -25,7 +25,8 @@ pin_project! {
         Running { #[pin] attempt: F, limit: Limit },
         // Hedges may join.
         Racing { racing: Box<Racing<F, O, K>> },
-        // `own` is the end of the wait if it is a computed backoff.
+        // `own`: the end of a wait of the own backoff, which a reset may shorten. `None` if the server
+        // has set the time, or it was shortened already.
         Waiting { own: Option<Instant> },
         // A poll after completion must not run the operation again.
         Done,

@@ -89,7 +89,8 @@ impl PolicyBuilder {
         self
     }
 
-    /// Sets the maximum number of retries; 10 allows 11 attempts.
+    /// Sets the maximum number of retries; 10 allows 11 attempts. Probes of a destination that is down do
+    /// not count: their number is limited by the time that a call may be queued.
     pub const fn max_retries(mut self, retries: u32) -> Self {
         self.policy.max_retries = Some(retries);
         self

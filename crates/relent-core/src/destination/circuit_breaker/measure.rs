@@ -121,12 +121,13 @@ impl Demand {
     }
 }
 
-/// Upper bound of the expected time, in seconds.
-const MAX_EXPECTED_SECONDS: f64 = 20.0;
+/// Longest time, in nanoseconds, that a process waits for requests to come, or between probes of queued ones.
+pub(super) const MAX_EXPECTED_NANOS: u64 = 20_000_000_000;
 
-/// Expected nanoseconds until so many requests have arrived, at most `MAX_EXPECTED_SECONDS`.
+/// Expected nanoseconds until so many requests have arrived, at most `MAX_EXPECTED_NANOS`.
 pub(super) fn expected_nanos(requests: f64, demand: f64) -> u64 {
-    ((requests / demand.max(1e-9)).min(MAX_EXPECTED_SECONDS) * NANOS_PER_SECOND) as u64
+    let expected = requests / demand.max(1e-9) * NANOS_PER_SECOND;
+    (expected as u64).min(MAX_EXPECTED_NANOS)
 }
 
 /// Outcomes of attempts since the last evaluation.

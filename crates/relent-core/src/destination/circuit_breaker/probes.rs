@@ -2,7 +2,7 @@
 
 use super::CircuitBreakerConfig;
 use super::flapping::is_brief;
-use super::measure::expected_nanos;
+use super::measure::{MAX_EXPECTED_NANOS, expected_nanos};
 use super::rules::BreakerRule;
 use crate::random::{Random, up_to};
 use crate::time::{Instant, nanos};
@@ -14,10 +14,9 @@ const MIN_PROBE_INTERVAL_NANOS: u64 = 50_000_000;
 /// After a timeout, a queued request probes after the time in which this many new requests are expected,
 /// and a new request after the expected time of one.
 const REQUESTS_PER_QUEUED_PROBE: f64 = 3.0;
-/// A queued request probes again when the failures have lasted longer by this share, or after the longest
-/// interval. Without the share, a crowd of processes with one request each keeps a full service full.
+/// A queued request probes again when the failures have lasted longer by this share. Otherwise very many
+/// processes with one request each keep a full service full.
 const QUEUED_PROBE_DIVISOR: u64 = 2;
-const MAX_QUEUED_PROBE_INTERVAL_NANOS: u64 = 20_000_000_000;
 /// After so many nanoseconds of timeouts, only one in `LATE_ATTEMPT_DIVISOR` requests makes its late
 /// first attempt. The divisor is smaller if fewer requests arrive in `HELD_SECONDS`.
 const LONG_OUTAGE_NANOS: u64 = 3_000_000_000;
@@ -148,7 +147,7 @@ impl Down {
             return 0;
         }
         let share = now.nanos_since(self.failing_since) / QUEUED_PROBE_DIVISOR;
-        share.min(MAX_QUEUED_PROBE_INTERVAL_NANOS)
+        share.min(MAX_EXPECTED_NANOS)
     }
 
     /// Whether a new request becomes the next probe.
