@@ -33,15 +33,15 @@ pub struct HintOptions {
 ///
 /// | header | read as |
 /// |---|---|
-/// | `relent-mark` | `exhausted`: do not retry; `overloaded` is a kind, which [`classify`](crate::classify) gives (see [`Mark`](crate::Mark)) |
-/// | `x-should-retry`, `Stripe-Should-Retry` | `true` or `false` in any capitals; of several, one `false` decides |
+/// | `relent-mark` | `exhausted`: do not retry. `overloaded`: no hint, but the failure kind that [`classify`](crate::classify) returns |
+/// | `x-should-retry`, `Stripe-Should-Retry` | `true` (do retry) or `false` (do not retry), in any case; of several, one `false` decides |
 /// | `grpc-retry-pushback-ms` | int32 milliseconds; negative, unreadable or repeated: do not retry (gRFC A6) |
 /// | `grpc-status-details-bin` | the delay of a `google.rpc.RetryInfo`, with the feature `grpc` |
-/// | `retry-after-ms`, `x-ms-retry-after-ms`, `x-amz-retry-after` | milliseconds, whole or with decimals such as `1500.5`, since vendors send both |
-/// | `Retry-After` | see [`retry_after`](crate::retry_after) |
-/// | `RateLimit` | the longest window `t` of the policies with nothing left (`r=0`) |
-/// | `X-RateLimit-Reset` | as [`HintOptions`] declares, unless `X-RateLimit-Remaining` is above zero |
-/// | `relent-ticket` | `true` in any capitals: the delay is a ticket, a slot reserved for this caller. Ignored for the reset of a rate limit, which all callers share |
+/// | `retry-after-ms`, `x-ms-retry-after-ms`, `x-amz-retry-after` | milliseconds, whole or with decimals such as `1500.5` |
+/// | `Retry-After` | seconds or an HTTP date (see [`retry_after`](crate::retry_after)) |
+/// | `RateLimit` | the longest reset time `t` of the limits that have no quota left (`r=0`) |
+/// | `X-RateLimit-Reset` | only if [`HintOptions`] declares its meaning, and not if `X-RateLimit-Remaining` is above zero |
+/// | `relent-ticket` | `true`, in any case: the delay is a slot reserved for this caller (a ticket). Ignored for the reset of a rate limit, which all callers share |
 ///
 /// A delay without a ticket is [shared](Audience::Shared): each caller adds random jitter, a share of the delay set by
 /// the policy's [`retry_after_jitter`](relent_core::Policy::retry_after_jitter).
