@@ -11,7 +11,7 @@ use crate::grpc::GrpcCode;
 ///
 /// | text | matches |
 /// |---|---|
-/// | `503`, `500-504`, `5xx` | an HTTP status, from 200 to 599; one that includes 408 also matches what `timeout` matches |
+/// | `503`, `500-504`, `5xx` | an HTTP status, from 200 to 599; a pattern that includes 408 also matches what `timeout` matches |
 /// | `grpc:unavailable`, `grpc:14` | a gRPC status code other than OK, by name or number |
 /// | `exit:75`, `exit:1-9` | an exit status of a command |
 /// | `signal` | a command ended by any signal |

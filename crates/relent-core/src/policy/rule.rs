@@ -15,6 +15,7 @@ pub const MAX_RULES: usize = 8;
 #[derive(Clone, PartialEq, Debug)]
 pub struct Rule {
     /// The failures of this rule. A listed status below 400 becomes a failure: see
+    /// [`Policy::makes_failure_of`](crate::Policy::makes_failure_of).
     pub on: Vec<Pattern>,
     /// The backoff, counted on this rule's own retries.
     pub backoff: Option<Backoff>,
