@@ -427,19 +427,21 @@ fn every_option_of_fetch_is_in_the_table() {
 fn page(table: &Table, results: &Results) -> String {
     let mut page = format!(
         "# relent fetch and curl\n\n\
-         `relent fetch` has many options of curl, but it is another program. Three differences apply to every command:\n\n\
+         `relent fetch` has many options of curl, but it is another program. Three differences apply to every use:\n\n\
          - **Retries.** `relent fetch` retries without `--retry`: up to ten times, by the preset `patient`. `--max-retries 0`\n\
          \x20 turns retries off.\n\
          - **Safety.** After an ambiguous failure, such as a timeout, `relent fetch` repeats a POST only with an idempotency\n\
          \x20 key or `--repeatable`. `curl --retry` repeats it in any case.\n\
          - **Output.** Standard output gets a body when it is complete. Exceptions are `--stream`, a body longer than\n\
          \x20 `--max-buffer` (1 GiB), and a body above 1 MiB that `relent fetch` can resume.\n\n\
-         The tables compare single cases with {VERSION}. The test `fetch_curl` runs every case and writes this page.\n\n\
-         - **A result** begins with the exit status. The rest says what standard output and FILE contain. \"A message\" is text\n\
-         \x20 on standard error, without a progress meter.\n\
+         The tables compare single cases with {VERSION}. The test `fetch_curl` runs every case, and generates this page.\n\n\
+         - **A result** is the exit status, followed by the contents of standard output and FILE. \"A message\" means that\n\
+         \x20 standard error has text other than a progress meter.\n\
          - **⏎** is a line feed.\n\
-         - **URL** is a server that responds with `hello` and a line feed, unless the case says otherwise.\n\n\
-         Every other option of curl is an error with exit status 2. Its message names a replacement, if there is one.\n\n\
+         - **URL** is a server that responds with `hello` and a line feed, unless the case says otherwise.\n\
+         - **FILE**, **DATA** and other words in capitals stand for paths and addresses.\n\
+         - **Command lines** are shown without the quotes that a shell needs.\n\n\
+         Any option of curl that is not on this page is an error with exit status 2. The message names a replacement, if any.\n\n\
          ## Intended differences\n\n\
          | option | case | command line | curl | relent fetch | reason |\n|---|---|---|---|---|---|\n"
     );
@@ -473,7 +475,7 @@ fn page(table: &Table, results: &Results) -> String {
     );
     page.push_str(&same);
     page.push_str(
-        "\n## Options that curl has not\n\n`relent fetch --help` explains these options:\n\n",
+        "\n## Options that curl does not have\n\n`relent fetch --help` explains these options:\n\n",
     );
     let own: Vec<_> = table
         .own
