@@ -13,7 +13,7 @@ pub const OFFERS_EXPIRED: Metric = Metric::new(
     "relent_outbox_offers_expired_total",
     "attempts",
     &[],
-    "Attempts that `serve` withdrew, since no `relent deliver worker` had begun them.",
+    "Attempts that `serve` withdrew, because no `relent deliver worker` had started them.",
 );
 /// Errors that kept a dispatcher or a NATS worker from NATS.
 pub const NATS_ERRORS: Metric = Metric::new(
@@ -32,7 +32,7 @@ pub const NATS_REFUSED: Metric = Metric::new(
     "relent_outbox_nats_refused_total",
     "messages",
     &["reason"],
-    "Messages of NATS that were refused.",
+    "NATS messages that this process refused.",
 );
 /// Results of the attempts that a NATS worker took: `answered`; `failed` without a response; `cancelled` by the
 /// dispatcher before the start; `unreported` because the dispatcher was gone at the end.

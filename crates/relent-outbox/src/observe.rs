@@ -53,7 +53,7 @@ pub const LOCAL_FAULTS: Metric = Metric::new(
     "relent_outbox_local_faults_total",
     "times",
     &["fault"],
-    "Tries to send that a fault of this process or machine prevented, by the kind of fault; each try counts.",
+    "Attempts that a fault of this process or machine prevented, by the kind of fault; each try counts.",
 );
 /// Endpoints of the worker whose messages a local fault holds.
 pub const ENDPOINTS_FAULTY: Metric = Metric::new(
@@ -85,7 +85,7 @@ pub const STORE_ERRORS: Metric = Metric::new(
     "relent_outbox_store_errors_total",
     "calls",
     &["operation"],
-    "Calls of the store that failed; after each `api` one, the API responded with 503.",
+    "Calls of the store that failed; for each one of `api`, the API responded with 503.",
 );
 /// Leases that were lost.
 pub const LEASES_LOST: Metric = Metric::new(
@@ -93,7 +93,7 @@ pub const LEASES_LOST: Metric = Metric::new(
     "relent_outbox_leases_lost_total",
     "leases",
     &[],
-    "Times that other processes could take the endpoints of this process, since its heartbeat was late.",
+    "Times that other processes could take the endpoints of this process, because its heartbeat was late.",
 );
 /// Messages of the whole outbox.
 pub const MESSAGES: Metric = Metric::new(

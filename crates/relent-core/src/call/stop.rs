@@ -60,8 +60,8 @@ pub enum StopReason {
     /// The server asked not to retry because of overload, or adaptive throttling rejected the call in
     /// this process.
     Overloaded,
-    /// The policy hedges at a percentile, but no destination records latencies of successes. No attempt
-    /// was made.
+    /// The policy hedges at a percentile, but the call has no destination that records latencies. No
+    /// attempt was made.
     NoDestination,
     /// The caller cancelled the call.
     Cancelled,

@@ -27,7 +27,7 @@ pub const RATE_LOCAL: Metric = Metric::new(
     "relent_server_rate_local_total",
     "requests",
     &[AWAY],
-    "Requests decided without Redis while Redis was unreachable; also counted in the two metrics above.",
+    "Requests decided without Redis while Redis was unreachable; also counted as admitted or refused.",
 );
 /// Admissions by the overload layer.
 pub const ADMITTED: Metric = Metric::new(
@@ -131,7 +131,7 @@ pub const STORE_ERRORS: Metric = Metric::new(
     "relent_server_store_errors_total",
     "calls",
     &[OPERATION],
-    "Store calls that failed; `claim` and `write` after their retries.",
+    "Store calls that failed; `claim` and `write` count once, after their last retry.",
 );
 /// Stored responses.
 pub const ANSWER_BYTES: Metric = Metric::new(
@@ -188,18 +188,18 @@ pub const LABELS: [(&str, &str); 8] = [
     ),
     (
         REASON,
-        "of rate limits: `limited`, `too_costly`, `expired`, or `away` if Redis was unreachable. Of the overload \
-         layer: `overloaded`; `do_not_retry` (overloaded, and most attempts are retries); `expired` (the caller's \
-         deadline has passed). Of webhooks: `missing` or `malformed` fields, `no_match` of the signatures, \
-         `out_of_time`, `unknown_sender`",
+        "of rate limits: `limited`; `too_costly` (more than a whole burst); `expired` (the caller's deadline has \
+         passed); `away` (Redis was unreachable). Of the overload layer: `overloaded`; `do_not_retry` (overloaded, \
+         and most attempts are retries); `expired`. Of webhooks: `missing` or `malformed` fields, `no_match` of the \
+         signatures, `out_of_time`, `unknown_sender`",
     ),
     (
         QUOTA,
-        "the quota that rejected the request; of several the one with the longest delay; empty if there is none",
+        "the quota that rejected the request; if several did, the one with the longest delay; empty if none did",
     ),
     (
         AWAY,
-        "the configured behaviour while Redis is unreachable: `open`, `closed`, `local`",
+        "the configured behaviour while Redis is unreachable: `open` (admit), `closed` (reject), `local` (limit alone)",
     ),
     (
         CRITICALITY,
@@ -215,6 +215,6 @@ pub const LABELS: [(&str, &str); 8] = [
     (RESOLUTION, "`applied` or `not_applied`"),
     (
         OPERATION,
-        "`claim`, `write`, `renew`, `give_back`; `transaction` for a transactional handler",
+        "`claim`, `write`, `renew`; `give_back` of the key after a failed claim; `transaction` of a transactional handler",
     ),
 ];
