@@ -230,9 +230,8 @@ pub struct Call<'w> {
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
 enum CallWork {
     Nothing,
-    Destination,
-    /// Attempts need the clock.
-    Clock,
+    /// The destination or a time limit may hold or end the call.
+    Limits,
     /// Rarely needed features. If `extras` is still empty, a trace was requested: most calls end before
     /// it has an entry.
     Extras,
@@ -241,10 +240,8 @@ enum CallWork {
 impl CallWork {
     #[inline]
     fn of(environment: &impl Environment) -> Self {
-        if environment.policy().needs_time() {
-            Self::Clock
-        } else if environment.destination().is_some() {
-            Self::Destination
+        if environment.policy().needs_time() || environment.destination().is_some() {
+            Self::Limits
         } else {
             Self::Nothing
         }
@@ -260,7 +257,7 @@ enum Timeouts {
 }
 
 impl<'w> Call<'w> {
-    /// Creates a call whose operation may run twice without harm. It begins when its clock is first read.
+    /// Creates a call whose operation may run twice without harm. It begins when it first requests admission.
     #[inline]
     pub fn new(environment: &impl Environment) -> Self {
         Self::begun(UNREAD_CLOCK, environment)
@@ -321,7 +318,7 @@ impl<'w> Call<'w> {
         self.session.attempts()
     }
 
-    /// When it began; `None` if the clock was not read yet.
+    /// When it began; `None` before it first requests admission.
     #[must_use]
     pub fn started(&self) -> Option<Instant> {
         let started = self.session.started();

@@ -107,7 +107,7 @@ impl<L> GaveUp<L> {
         self.summary.attempts
     }
 
-    /// The elapsed time; see [`Summary::elapsed`].
+    /// The time since the call began, all attempts and delays included.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.summary.elapsed

@@ -35,8 +35,7 @@ use relent_core::{StopReason, Trace, format_duration};
 pub struct Summary {
     /// The number of attempts.
     pub attempts: u32,
-    /// The elapsed time. With a policy without a time limit and without a trace it starts at the
-    /// first failure, when the clock is first read: a first success reads no clock.
+    /// The time since the call began, all attempts and delays included.
     pub elapsed: Duration,
     /// The reason for giving up; `None` for a success.
     pub reason: Option<StopReason>,

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::destination_state::{DestinationState, Stage};
 use super::queued::Queued;
-use super::{Attempt, Call, CallWork, Environment, UNREAD_CLOCK};
+use super::{Attempt, Call, CallWork, Environment};
 use crate::call::stop::{Stop, StopReason};
 use crate::destination::attempt_outcome::AttemptOutcome;
 use crate::destination::circuit_breaker::AttemptKind;
@@ -63,15 +63,12 @@ pub struct CallPermit {
 }
 
 impl CallPermit {
-    /// The clock was not read.
-    const WITHOUT_TIME: Self = Self::given(UNREAD_CLOCK);
-
     #[inline]
     pub(super) const fn given(at: Instant) -> Self {
         Self { at }
     }
 
-    /// When it was issued; [`UNREAD_CLOCK`] if the clock was not read. Consumes it.
+    /// When it was issued. Consumes it.
     #[inline]
     pub(super) const fn use_up(self) -> Instant {
         self.at
@@ -91,7 +88,7 @@ impl Call<'_> {
         waker: Option<&<E::Access as Access>::Waker>,
     ) -> NextStep {
         if self.work == CallWork::Nothing {
-            return NextStep::Start(CallPermit::WITHOUT_TIME);
+            return NextStep::Start(CallPermit::given(self.now(environment)));
         }
         self.check_limits(environment, waker)
     }
@@ -105,9 +102,6 @@ impl Call<'_> {
     ) -> NextStep {
         if self.needs_admission(environment) {
             return self.request_admission(environment, waker);
-        }
-        if self.work < CallWork::Clock {
-            return NextStep::Start(CallPermit::WITHOUT_TIME);
         }
         let now = self.now(environment);
         if self.is_late(environment, now) {
@@ -307,9 +301,6 @@ impl Call<'_> {
         let number = self.session.on_attempt();
         environment.on_attempt(number);
         let now = permit.use_up();
-        if now == UNREAD_CLOCK {
-            return (Attempt::unlimited(number), None);
-        }
         if let Some(entered) = &mut self.destination_state
             && let Stage::Permitted(permit) = &mut entered.stage
         {

@@ -1,8 +1,6 @@
 //! Hedging: concurrent attempts of a call.
 
-use super::{
-    Attempt, Call, CallPermit, CallWork, Environment, UNREAD_CLOCK, budget, refundable_budget,
-};
+use super::{Attempt, Call, CallPermit, CallWork, Environment, budget, refundable_budget};
 use crate::call::race::{Race, RaceOutcome};
 use crate::call::session::decision::Decision;
 use crate::call::stop::{Stop, StopReason};
@@ -45,10 +43,7 @@ impl Call<'_> {
         hedge: &Hedge,
         permit: CallPermit,
     ) -> RaceAttempt {
-        let started = match permit.use_up() {
-            UNREAD_CLOCK => self.now(environment),
-            at => at,
-        };
+        let started = permit.use_up();
         let (attempt, ends) = self.begin(environment, CallPermit::given(started));
         self.begin_trace();
         self.work = CallWork::Extras;

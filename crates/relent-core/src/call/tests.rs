@@ -214,33 +214,33 @@ fn the_last_instant_of_a_time_limit_is_in_time() {
 }
 
 #[test]
-fn without_a_time_limit_no_clock_is_read_before_a_failure() {
+fn the_clock_is_read_once_for_each_start_and_each_failure() {
+    for policy in [policy(), policy().deadline(60 * SECOND)] {
+        let policy = policy.build().unwrap();
+        let clock = ManualClock::default();
+        let mut without_destination = without_destination(&policy, &clock);
+        let mut call = Call::new(&without_destination);
+        start(&mut call, &mut without_destination);
+        assert_eq!(clock.reads.get(), 1);
+        call.failed(&mut without_destination, &Failure::ambiguous());
+        start(&mut call, &mut without_destination);
+        call.succeeded(&mut without_destination);
+        assert_eq!(clock.reads.get(), 3);
+    }
+}
+
+#[test]
+fn a_call_begins_with_its_first_attempt() {
     let policy = policy().build().unwrap();
     let clock = ManualClock::default();
     let mut without_destination = without_destination(&policy, &clock);
     let mut call = Call::new(&without_destination);
+    assert_eq!(call.started(), None);
+    let began = Instant::ORIGIN;
     start(&mut call, &mut without_destination);
-    call.succeeded(&mut without_destination);
-    assert_eq!(clock.reads.get(), 0);
-
-    let mut call = Call::new(&without_destination);
-    start(&mut call, &mut without_destination);
+    clock.advance(SECOND);
     call.failed(&mut without_destination, &Failure::ambiguous());
-    start(&mut call, &mut without_destination);
-    assert_eq!(clock.reads.get(), 1, "for the failure alone");
-}
-
-#[test]
-fn with_a_time_limit_the_clock_is_read_once_for_each_start() {
-    let policy = policy().deadline(60 * SECOND).build().unwrap();
-    let clock = ManualClock::default();
-    let mut without_destination = without_destination(&policy, &clock);
-    let mut call = Call::new(&without_destination);
-    start(&mut call, &mut without_destination);
-    assert_eq!(clock.reads.get(), 1);
-    call.failed(&mut without_destination, &Failure::ambiguous());
-    start(&mut call, &mut without_destination);
-    assert_eq!(clock.reads.get(), 3);
+    assert_eq!(call.started(), Some(began));
 }
 
 /// No unpaid retry passes the circuit breaker, however healthy the destination is.
