@@ -23,8 +23,9 @@ use crate::grpc::GrpcCode;
 /// | `error` | an unclassified error of the operation |
 /// | `any` | every failure |
 ///
-/// In `retry_on`, `any` and `error` do not match permanent failures: these are retried only if
-/// their own status, code or exit status is listed. A pending result ([`Cause::Pending`]) and a
+/// In `retry_on`, `any`, `error`, `network` and `connect` do not match permanent failures: these are
+/// retried only if their own status, code or exit status is listed. A proxy that refuses a password
+/// is such a failure, and repeating the password locks accounts. A pending result ([`Cause::Pending`]) and a
 /// write conflict ([`Cause::Conflict`]) are not failures.
 ///
 /// ```
@@ -86,9 +87,12 @@ impl Pattern {
         }
     }
 
-    /// Whether this pattern matches the cause of the failure, and not just every failure.
+    /// Whether this pattern matches the cause of the failure, and not just a class of failures.
     const fn names(&self, failure: &Failure) -> bool {
-        !matches!(self, Self::Any | Self::Error) && self.matches(failure)
+        !matches!(
+            self,
+            Self::Any | Self::Error | Self::Network | Self::Connect
+        ) && self.matches(failure)
     }
 
     /// Whether a `retry_on` list with these patterns matches this failure. A permanent failure must
@@ -299,6 +303,19 @@ fn number(text: &str, least: u16, most: u16) -> Option<u16> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// A proxy that refuses a password is one.
+    #[test]
+    fn no_class_of_failures_in_retry_on_matches_a_permanent_failure() {
+        let classes = ["any", "error", "network", "connect"].map(|text| text.parse().unwrap());
+        for cause in [Cause::Network(Network::Connect), Cause::Error] {
+            let temporary = Failure::not_processed().cause(cause);
+            assert!(Pattern::list(&classes, &temporary));
+            assert!(!Pattern::list(&classes, &Failure::permanent().cause(cause)));
+        }
+        let gone = Failure::permanent().cause(Cause::Status(404));
+        assert!(Pattern::list(&[404.into()], &gone));
+    }
 
     #[test]
     fn text_form_round_trips() {
