@@ -139,10 +139,10 @@ impl<'c> Download<'c> {
     /// Declares that the representation does not change during this download, nor since the call that it
     /// [resumes](Self::resume). If it does change, bytes of two representations can be mixed, as with `curl -C -`.
     ///
-    /// The rest is then requested even after a response without a strong validator. The response must be a 206 that
-    /// begins at the right position and states the same total. A known strong validator must still be the same,
-    /// unless two responses of one attempt differ, which shows that each server sends its own. After any other
-    /// response the same attempt requests the whole.
+    /// The rest is then requested even after a response without a strong validator, and may come from another URL, such
+    /// as that of a mirror. The response must be a 206 that begins at the right position and states the same total. A
+    /// known strong validator must still be the same, unless two responses of one attempt differ, which shows that each
+    /// server sends its own. After any other response the same attempt requests the whole.
     #[must_use]
     pub const fn assume_unchanged(mut self) -> Self {
         self.range_state.declared_unchanged = true;

@@ -772,10 +772,12 @@ mod tests {
             "http://other/large?signature=2",
         ] {
             let url = Url::parse(elsewhere).unwrap();
-            for range_state in [RangeState::default(), unchanged()] {
-                let answered = begun().answered(&mut { range_state }, &url, &rest);
-                assert_eq!(answered, RestResponse::Other, "{elsewhere}");
-            }
+            let answered = answer(&mut begun(), &url, &rest);
+            assert_eq!(answered, RestResponse::Other, "{elsewhere}");
+            // The caller declares it unchanged: a mirror with the same total and validator has the rest.
+            let declared = |part| begun().answered(&mut unchanged(), &url, part);
+            assert_eq!(declared(&rest), RestResponse::Rest(100), "{elsewhere}");
+            assert_eq!(declared(&part(101)), RestResponse::Other, "{elsewhere}");
         }
         assert_eq!(
             answer(&mut begun(), &signed, &part(101)),

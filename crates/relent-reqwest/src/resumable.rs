@@ -134,11 +134,16 @@ impl Resumable {
     }
 
     /// Whether a response from `url` can be of this representation. Another query may be another signature: it counts
-    /// as the same if the server states the same total, or the caller declares it unchanged (`states`).
+    /// as the same if the server states the same total. If the caller declares it unchanged (`states`), either the
+    /// path or the total is enough: a redirect may lead to another mirror each time.
     pub(crate) fn can_be_at(&self, url: &Url, total: Option<u64>, states: bool) -> bool {
         let same_resource = || self.url.origin() == url.origin() && self.url.path() == url.path();
         let same_total = || self.total.is_some() && self.total == total;
-        self.url == without_fragment_and_user(url) || same_resource() && (states || same_total())
+        self.url == without_fragment_and_user(url)
+            || match states {
+                true => same_resource() || same_total(),
+                false => same_resource() && same_total(),
+            }
     }
 
     /// Whether these header fields contain the same validator.

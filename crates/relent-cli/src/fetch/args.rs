@@ -122,7 +122,8 @@ pub(crate) struct FetchArgs {
     ///
     /// FILE.part is resumed if it belongs to the same URL and the server still has the same
     /// representation, by its ETag or Last-Modified; otherwise the download starts over. The query of a
-    /// signed URL may differ, if validator and length are the same. There may be no strong validator,
+    /// signed URL may differ, and a redirect may lead to another mirror, if validator and length are the
+    /// same. There may be no strong validator,
     /// or a different one from each server, and FILE itself has none: then this option is your
     /// statement that the representation has not changed. It applies to the first request and to each
     /// retry, which continue at the end of the previous one.
