@@ -355,7 +355,8 @@ impl<'c> Download<'c> {
                 Ok(None)
             }
             RestResponse::Other | RestResponse::Complete => {
-                if !is_whole && uses_final_url {
+                // Even a 200 can be the page that replaces an expired URL. The first URL shows what is there now.
+                if uses_final_url {
                     self.range_state.first_url = true;
                     return Err(AttemptFailure::unexpected_response(describe_moved(status)).into());
                 }
