@@ -62,12 +62,14 @@ Examples:
       relent run --retry-on-output 'try again' -- ./status | jq .state
 
 Streams:
-  Every attempt reads the same standard input, from its beginning. Standard
-  error is passed on immediately, and so is standard output on a terminal. A
-  pipe or a file gets the output of the final attempt only, when it has ended;
-  the output of earlier attempts goes to standard error (--stream changes this).
-  If standard output loses its reader (| head), no other attempt follows. The
-  buffers are bounded (--max-buffer).
+  Every attempt reads the same standard input, from its beginning. Of a pipe,
+  relent can read 64 KiB more than the command does: in a loop that reads this
+  pipe, give the command another input (< /dev/null). Standard error is passed
+  on immediately, and so is standard output on a terminal. A pipe or a file gets
+  the output of the final attempt only, when it has ended; the output of earlier
+  attempts goes to standard error (--stream changes this). If standard output
+  loses its reader (| head), no other attempt follows. The buffers are bounded
+  (--max-buffer).
 
 Attempts:
   An attempt is the command with its process group. RELENT_ATTEMPT holds its
@@ -184,7 +186,7 @@ pub(crate) struct RunArgs {
     ///
     /// Bytes, or a number with KiB, MiB or GiB. Up to 1 MiB is in memory, and the rest in an unnamed
     /// file in TMPDIR. Longer output is passed on immediately, and longer input is passed through; that
-    /// attempt is then the last one, also if it fails.
+    /// attempt is then the last one, also if it fails. Input from a file needs no buffer.
     #[arg(
         long,
         value_name = "SIZE",

@@ -1,7 +1,7 @@
 //! Standard input, replayed to every attempt while it streams.
 
 use std::fs::File;
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, IsTerminal, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Stdio;
 use std::sync::mpsc;
@@ -24,8 +24,12 @@ const PIECE_BYTES: usize = 1 << 16;
 /// The source of standard input for the attempts of one run.
 ///
 /// A terminal is passed through, because a user cannot be asked to type the same input again for a
-/// retry. So is a descriptor that cannot be read (`nohup` leaves one). Any other input is buffered in
-/// a [`Spool`] while it streams: an attempt first gets the buffered input and then continues live.
+/// retry. So is a descriptor that cannot be read (`nohup` leaves one). A regular file is passed
+/// through as well, and rewound before each attempt. Nothing but the command then moves its position, which a
+/// shell loop shares (`while read -r host; do relent run …; done < hosts`).
+///
+/// Any other input is buffered in a [`Spool`] while it streams: an attempt first gets the buffered input and
+/// then continues live.
 ///
 /// Input beyond the buffer limit is passed through, and cannot be replayed.
 ///
@@ -35,6 +39,8 @@ const PIECE_BYTES: usize = 1 << 16;
 pub(crate) enum Stdin {
     /// The command reads relent's own descriptor.
     Inherited,
+    /// The command reads relent's own descriptor, from this position on.
+    Rewound(File, u64),
     /// The command reads a pipe that relent fills.
     Replayed(Replayed),
 }
@@ -88,11 +94,13 @@ impl Stdin {
         if stdin.is_terminal() || !is_readable(&stdin) {
             return Ok(Self::Inherited);
         }
-        stdin
-            .as_fd()
-            .try_clone_to_owned()
-            .map(|fd| Self::replay(fd, most))
-            .map_err(Error::ReadStdin)
+        let stdin = stdin.as_fd().try_clone_to_owned();
+        let mut stdin = File::from(stdin.map_err(Error::ReadStdin)?);
+        let is_regular = stdin.metadata().is_ok_and(|there| there.is_file());
+        Ok(match stdin.stream_position() {
+            Ok(start) if is_regular => Self::Rewound(stdin, start),
+            _ => Self::replay(stdin.into(), most),
+        })
     }
 
     /// Replays the bytes of `fd`, from its current position.
@@ -114,10 +122,15 @@ impl Stdin {
     /// also the first to read, it gets the descriptor itself.
     ///
     /// # Errors
-    /// The descriptor cannot be duplicated.
+    /// The descriptor cannot be duplicated or rewound.
     pub(crate) fn for_attempt(&self, last: bool) -> Result<Stdio, Error> {
         match self {
             Self::Inherited => Ok(Stdio::inherit()),
+            Self::Rewound(file, start) => {
+                let mut file = file.try_clone().map_err(Error::ReadStdin)?;
+                let rewound = file.seek(SeekFrom::Start(*start));
+                rewound.map(|_| file.into()).map_err(Error::ReadStdin)
+            }
             Self::Replayed(Replayed {
                 reader: Reader::Untouched(fd),
                 ..

@@ -1,7 +1,7 @@
 //! Tests of standard input in `relent run`: it is replayed to every attempt while it streams.
 
 use std::fs::File;
-use std::io::{BufReader, ErrorKind, Write};
+use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::process::Stdio;
 use std::thread;
 
@@ -174,6 +174,30 @@ fn relent_reads_little_more_input_than_the_command_consumes() {
     assert!(taken < 1 << 20, "{taken} bytes were taken");
     File::create(go).unwrap();
     assert_eq!(code(&finish(child)), 0);
+}
+
+/// A shell loop shares the position of its file with each command: `while read -r host; do …; done < hosts`.
+#[test]
+fn a_file_is_read_only_as_far_as_the_command_reads_it() {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(b"one\ntwo\nthree\n").unwrap();
+    for retries in ["3", "0"] {
+        file.seek(SeekFrom::Start(4)).unwrap();
+        let script = format!("read -r a; echo $a; [ $RELENT_ATTEMPT -gt {retries} ]");
+        let mut relent = sh(&["--max-retries", retries], &script);
+        relent.stdin(file.try_clone().unwrap());
+        let result = output(relent);
+        assert_eq!((code(&result), text(&result.stdout)), (0, "two\n"));
+        let mut rest = String::new();
+        file.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "three\n", "{retries}");
+        // The command reads nothing.
+        file.seek(SeekFrom::Start(4)).unwrap();
+        let mut relent = sh(&["--max-retries", retries], "echo");
+        relent.stdin(file.try_clone().unwrap());
+        output(relent);
+        assert_eq!(file.stream_position().unwrap(), 4, "{retries}");
+    }
 }
 
 #[test]
