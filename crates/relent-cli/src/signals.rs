@@ -41,6 +41,15 @@ const TERMINATING: &[Signal] = &[
     Signal::SIGSTKFLT,
 ];
 
+/// The real-time signals, which also end a process. relent receives each as a SIGTERM: a container stopped by SIGRTMIN+3
+/// must not leave its command behind. tokio cannot receive the last one.
+fn real_time_signals() -> std::ops::Range<i32> {
+    #[cfg(target_os = "linux")]
+    return nix::libc::SIGRTMIN()..nix::libc::SIGRTMAX();
+    #[cfg(not(target_os = "linux"))]
+    return 0..0;
+}
+
 /// Whether `signal` cancels the session: no attempt is made after it.
 pub(crate) fn cancels(signal: Signal) -> bool {
     TERMINATING.contains(&signal)
@@ -72,6 +81,9 @@ impl Signals {
         for wanted in wanted.chain([Signal::SIGCHLD]) {
             let stream = signal(SignalKind::from_raw(wanted as i32))?;
             streams.push((wanted, stream));
+        }
+        for number in real_time_signals().filter(|number| ignored >> (number - 1) & 1 == 0) {
+            streams.push((Signal::SIGTERM, signal(SignalKind::from_raw(number))?));
         }
         Ok(Self { streams })
     }

@@ -207,6 +207,20 @@ fn no_group_member_is_left_after_any_terminating_signal() {
     }
 }
 
+/// Container images name such a signal as their stop signal.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_real_time_signal_ends_the_group_like_sigterm() {
+    let (child, mut stderr) = start(sh(&["--kill-after", "300ms"], IGNORES_SIGNALS));
+    let member = parse_pid(&line(&mut stderr));
+    let sent = Command::new("kill")
+        .args(["-37", &pid(&child).to_string()])
+        .status();
+    assert!(sent.unwrap().success());
+    assert_eq!(code(&finish(child)), 137);
+    assert!(is_dead(member));
+}
+
 #[test]
 fn a_signal_does_not_interrupt_the_cleanup_of_an_attempt() {
     let deaf = IGNORES_SIGNALS.replace('\'', "\"");
