@@ -74,8 +74,22 @@ impl FetchData {
 /// Parses a format.
 ///
 /// # Errors
-/// A variable is unknown; the message lists the known ones.
+/// A variable is unknown, and the message lists the known ones; or the format is one that only curl reads.
 pub(crate) fn parse(text: &str) -> Result<Format, String> {
+    if text.starts_with('@') {
+        return Err(
+            "relent reads no format from a file: write it on the command line, as in \
+                    -w \"$(cat FILE)\""
+                .to_owned(),
+        );
+    }
+    for unknown in ["%header{", "%output{"] {
+        if text.contains(unknown) {
+            return Err(format!(
+                "there is no {unknown}…}}: use -i for the header fields, and -o FILE"
+            ));
+        }
+    }
     let mut pieces = Vec::new();
     let mut plain = String::new();
     let mut rest = text;
@@ -165,5 +179,9 @@ mod tests {
         assert_eq!(filled(""), "");
         assert!(parse("%{http_codes}").unwrap_err().contains("http_code,"));
         assert!(parse("%{x").is_err());
+        // curl reads a file, a header field or another output here: they must not be printed as they are.
+        for curls in ["@format", "@-", "%header{etag}", "%output{file}"] {
+            assert!(parse(curls).is_err(), "{curls}");
+        }
     }
 }
