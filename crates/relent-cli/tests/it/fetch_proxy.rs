@@ -126,7 +126,11 @@ fn a_proxy_that_refuses_a_tunnel_is_not_retried_and_is_named() {
         ),
     ] {
         let proxy = Proxy::answering(answer);
-        for args in [&[][..], &["-d", "amount=5"]] {
+        for args in [
+            &[][..],
+            &["-d", "amount=5"],
+            &["--retry-on", "network,connect"],
+        ] {
             let before = proxy.count();
             let fetched = fetch(&[&["-x", &proxy.url(), "https://pay.invalid/"], args].concat());
             assert_eq!(
