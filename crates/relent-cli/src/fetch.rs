@@ -94,7 +94,6 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, ExitError> {
     let way = Route {
         url: start.url().clone(),
         proxies,
-        idle_timeout: args.idle_timeout,
         connect_timeout: args.connect_timeout,
         unix_socket: args.unix_socket.clone(),
     };
@@ -261,17 +260,16 @@ fn client(
     let builder = move || {
         let builder = plain()
             .redirect(track_redirects(hop::policy(location, own_host)))
-            .read_timeout(idle_timeout)
             .referer(false);
         proxies.apply(builder, tunnels.as_ref())
     };
     let options = args.options.clone();
     Client::from_builder(builder, policy)
-        // The builder has set `--idle-timeout` as the read timeout.
+        // The read timeout of reqwest would also end a long upload that the server is reading.
         .map(|client| {
             client
                 .traced()
-                .no_read_timeout()
+                .read_timeout(idle_timeout)
                 .random(move || options.random())
         })
         .map_err(|error| cannot_start(AttemptError::Transport(error)))

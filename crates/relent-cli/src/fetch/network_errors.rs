@@ -18,7 +18,6 @@ use crate::human::human;
 pub(crate) struct Route {
     pub(crate) url: Url,
     pub(crate) proxies: Proxies,
-    pub(crate) idle_timeout: Duration,
     pub(crate) connect_timeout: Option<Duration>,
     /// The Unix socket to which all requests go, instead of the host.
     pub(crate) unix_socket: Option<PathBuf>,
@@ -36,6 +35,11 @@ impl Route {
             AttemptError::Transport(error) => self.transport(cause, error),
             AttemptError::UnexpectedResponse(what) => format!("{cause}: {what}"),
             AttemptError::Timeout(limit) => format!("{cause} after {}", human(*limit)),
+            AttemptError::Silent(within) => format!(
+                "the server was silent for {} (--idle-timeout; {})",
+                human(*within),
+                self.place(&self.url)
+            ),
             error => error.to_string(),
         }
     }
@@ -57,11 +61,6 @@ impl Route {
                     format!(" within {} (--connect-timeout)", human(limit))
                 });
                 return format!("no connection{limit} ({at})");
-            }
-            // The read timeout of reqwest, between two pieces.
-            Cause::Timeout => {
-                let idle = human(self.idle_timeout);
-                return format!("the server was silent for {idle} (--idle-timeout; {at})");
             }
             _ => return format!("{what} ({at})"),
         };

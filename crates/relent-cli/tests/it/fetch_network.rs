@@ -1,5 +1,8 @@
 //! Tests of the messages of `relent fetch` for network errors, and of its route.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::thread;
 use std::time::Duration;
 
 use crate::fetch_support::{Fetched, command, fetch, finish, hangs_up, refused, tls, tls_as};
@@ -97,6 +100,35 @@ fn a_trickling_server_hits_the_idle_timeout() {
         "{}",
         fetched.stderr
     );
+}
+
+#[test]
+fn a_server_that_reads_a_long_upload_is_not_silent() {
+    const LENGTH: usize = 24 << 20;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, mut piece, mut left) = (stream.unwrap(), vec![0; 1 << 16], LENGTH);
+            while left > 0 {
+                // The whole takes three times the idle timeout or more.
+                thread::sleep(Duration::from_millis(4));
+                match stream.read(&mut piece) {
+                    Ok(length @ 1..) => left = left.saturating_sub(length),
+                    _ => break,
+                }
+            }
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        }
+    });
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(&vec![b'x'; LENGTH]).unwrap();
+    let data = format!("@{}", file.path().display());
+    for args in [["-T", &data[1..]], ["-d", &data]] {
+        let limit = ["--idle-timeout", "500ms", "--max-retries", "0"];
+        let fetched = fetch(&[&limit[..], &args, &[&url]].concat());
+        assert_eq!((fetched.status, &*fetched.stderr), (0, ""), "{args:?}");
+    }
 }
 
 #[test]
