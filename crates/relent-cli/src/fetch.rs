@@ -99,8 +99,8 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, ExitError> {
     };
     // Standard input may be slow, and a signal must not leave a temporary file behind.
     let prepared = unless_cancelled(&mut signals, start.with_data(&args)).await??;
-    let own_host = prepared.request.headers().contains_key(HOST);
-    let client = client(&args, &way, trust, own_host, policy.clone())?;
+    let by_hand = prepared.request.headers().contains_key(HOST) || prepared.sends_file();
+    let client = client(&args, &way, trust, by_hand, policy.clone())?;
     let download = Download::new(&client, prepared.request.clone());
     let mut download = download.min_rate(MIN_BODY_BYTES, args.idle_timeout);
     if args.repeatable {
@@ -129,7 +129,7 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, ExitError> {
         way: &way,
         countdown: &countdown,
         bar: output.bar(),
-        hops: ManualRedirects::new(args.location && own_host, prepared.request.clone()),
+        hops: ManualRedirects::new(args.location && by_hand, prepared.request.clone()),
         seen: output.seen.clone(),
         not_followed: None,
         failed: None,
@@ -229,7 +229,7 @@ fn client(
     args: &FetchArgs,
     way: &Route,
     trust: Trust,
-    own_host: bool,
+    by_hand: bool,
     policy: Arc<Policy>,
 ) -> Result<Client, ExitError> {
     const AGENT: &str = concat!("relent/", env!("CARGO_PKG_VERSION"));
@@ -259,7 +259,7 @@ fn client(
     let tunnels = tunnels.map_err(|error| cannot_start(AttemptError::Transport(error)))?;
     let builder = move || {
         let builder = plain()
-            .redirect(track_redirects(hop::policy(location, own_host)))
+            .redirect(track_redirects(hop::policy(location, by_hand)))
             .referer(false);
         proxies.apply(builder, tunnels.as_ref())
     };

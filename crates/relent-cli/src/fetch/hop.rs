@@ -1,8 +1,8 @@
-//! Redirects of a request with a custom `Host` field.
+//! Redirects of a request with a custom `Host` field, or with data from a file.
 //!
 //! reqwest follows redirects itself. To another origin it does not send `Authorization`, `Cookie` and
-//! `Proxy-Authorization`, but it sends a custom `Host`, which names the first origin. In this case relent follows
-//! redirects itself, as curl does. It follows all of them: reqwest may turn a POST into a GET, and a response does not
+//! `Proxy-Authorization`, but it sends a custom `Host`, which names the first origin. A body that is read from a file it
+//! sends to one URL only. In these cases relent follows redirects itself, as curl does. It follows all of them: reqwest may turn a POST into a GET, and a response does not
 //! show the method of its request.
 
 use http::header::{
@@ -19,9 +19,9 @@ use super::request::shown;
 /// The most redirects that are followed; equal to reqwest's limit.
 const MAX_REDIRECTS: usize = 10;
 
-/// The redirect policy of the client. With a custom `Host`, this module follows redirects instead.
-pub(super) fn policy(follow: bool, own_host: bool) -> redirect::Policy {
-    match follow && !own_host {
+/// The redirect policy of the client. `by_hand`: this module follows redirects instead.
+pub(super) fn policy(follow: bool, by_hand: bool) -> redirect::Policy {
+    match follow && !by_hand {
         true => limit_redirects(MAX_REDIRECTS),
         false => redirect::Policy::none(),
     }
@@ -129,10 +129,7 @@ impl ManualRedirects {
     /// Explains why this redirect was not followed.
     pub(super) fn why_not(&self, head: &Response<()>) -> String {
         let why = self.refused.clone().or_else(|| target(head).err());
-        why.unwrap_or_else(|| {
-            "it requires the request body again, which is read from a file and sent to one URL only"
-                .to_owned()
-        })
+        why.unwrap_or_else(|| "its Location cannot be requested".to_owned())
     }
 }
 

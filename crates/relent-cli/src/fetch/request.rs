@@ -158,6 +158,12 @@ impl RequestHead {
 }
 
 impl Prepared {
+    /// Whether the data is too long to be in memory, so that it is read from a file.
+    pub(crate) fn sends_file(&self) -> bool {
+        let length = self.request.body().len();
+        length.is_some_and(|length| length > data::MAX_DATA_MEMORY_BYTES)
+    }
+
     /// The idempotency key of every attempt, also one from -H.
     pub(crate) fn sent_key(&self) -> Option<String> {
         let sent = self.request.headers().get(IDEMPOTENCY_KEY);

@@ -384,6 +384,39 @@ fn redirects_with_a_custom_host_do_not_repeat_the_post() {
 }
 
 #[test]
+fn data_of_a_file_follows_a_redirect() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(&vec![b'x'; 3 << 20]).unwrap();
+    let data = format!("@{}", file.path().display());
+    for (status, args, methods) in [
+        (307, ["-T", &data[1..]], ["PUT", "PUT"]),
+        (302, ["-T", &data[1..]], ["PUT", "PUT"]),
+        (308, ["-d", &data], ["POST", "POST"]),
+        (302, ["-d", &data], ["POST", "GET"]),
+    ] {
+        let server = Server::answering(move |_, seen| match seen.path() {
+            "/from" => Step::Answer(response(status, &[("location", "/to")], "")),
+            _ => Step::Answer(response(200, &[], "done")),
+        });
+        let fetched = fetch(&[&["-L"][..], &args, &[&server.url("/from")]].concat());
+        assert_eq!(
+            (fetched.status, &*fetched.stdout),
+            (0, &b"done"[..]),
+            "{status} {args:?}"
+        );
+        for (seen, method) in server.seen().iter().zip(methods) {
+            let length = if method == "GET" { 0 } else { 3 << 20 };
+            assert!(
+                seen.head.starts_with(&format!("{method} /")),
+                "{}",
+                seen.head
+            );
+            assert_eq!(seen.body.len(), length, "{status} {args:?}");
+        }
+    }
+}
+
+#[test]
 fn the_progress_bar_is_correct_after_a_resume() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
