@@ -315,7 +315,8 @@ pub(crate) struct FetchArgs {
     /// The time after which an attempt ends if the server is silent; a bare number is in seconds
     ///
     /// An attempt ends if no byte arrives from the server for this long, or if less than 1 KiB of a body
-    /// arrives in such a period: no server can block the fetch for ever by silence or by trickling.
+    /// arrives in such a period: no server can block the fetch for ever by silence or by trickling. A
+    /// server that reads the data of the request is not silent.
     /// Raise it for a server that takes longer to respond.
     #[arg(long, value_name = "D", value_parser = some_time, allow_hyphen_values = true,
         default_value = "5m", help_heading = "Connection options")]
