@@ -378,7 +378,7 @@ impl<A: Access> Destination<A> {
             Some(outbound.admit(now, request, &self.cooldown, random))
         });
         let Some(admission) = admission else {
-            return Admission::Stop(Stop::because(StopReason::Overloaded));
+            return Admission::Stop(Stop::because(StopReason::Throttle));
         };
         if !is_counted {
             self.count_request();

@@ -131,6 +131,7 @@ impl ErrorResponse {
             | StopReason::CircuitBreaker
             | StopReason::RetryLater
             | StopReason::Overloaded
+            | StopReason::Throttle
             | StopReason::Cancelled => (StatusCode::SERVICE_UNAVAILABLE, GrpcCode::Unavailable),
             StopReason::Permanent => (StatusCode::BAD_GATEWAY, GrpcCode::Internal),
             StopReason::OutcomeUnknown => (StatusCode::BAD_GATEWAY, GrpcCode::Unknown),
@@ -277,7 +278,7 @@ mod tests {
     use super::*;
     use crate::{HintOptions, RequestInfo, classify, hint};
 
-    const ALL: [StopReason; 13] = [
+    const ALL: [StopReason; 14] = [
         StopReason::RetriesExhausted,
         StopReason::MaxElapsed,
         StopReason::Deadline,
@@ -290,6 +291,7 @@ mod tests {
         StopReason::CircuitBreaker,
         StopReason::RetryLater,
         StopReason::Overloaded,
+        StopReason::Throttle,
         StopReason::Cancelled,
     ];
 

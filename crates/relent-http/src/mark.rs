@@ -46,7 +46,7 @@ impl Mark {
     /// | reason | mark |
     /// |---|---|
     /// | retries, time, budget or circuit breaker used up; the server said not to retry, or to come back later; not repeatable | `Exhausted` |
-    /// | overloaded | `Overloaded` |
+    /// | overloaded; rejected by the throttle of this process | `Overloaded` |
     /// | permanent, outcome unknown | none: the status is enough |
     /// | not replayable, no destination, cancelled | none: the holder of the request may repeat it |
     #[must_use]
@@ -60,7 +60,7 @@ impl Mark {
             | StopReason::Budget
             | StopReason::CircuitBreaker
             | StopReason::RetryLater => Some(Self::Exhausted),
-            StopReason::Overloaded => Some(Self::Overloaded),
+            StopReason::Overloaded | StopReason::Throttle => Some(Self::Overloaded),
             StopReason::Permanent
             | StopReason::OutcomeUnknown
             | StopReason::NotReplayable

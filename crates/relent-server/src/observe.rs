@@ -13,6 +13,7 @@ mod names;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::StatusCode;
 use relent_core::admission::{Admitted, ConcurrencyLimiter, Rejected, Shed};
 use relent_core::{Advice, Criticality};
 
@@ -136,14 +137,14 @@ pub(crate) fn replayed(original: Option<&str>) {
     let _ = original;
 }
 
-/// An execution has ended with an unknown outcome.
+/// An execution has ended with an unknown outcome; `status`: that of its response, if there is one.
 #[cold]
-pub(crate) fn unknown(key: &Key) {
+pub(crate) fn unknown(key: &Key, status: Option<StatusCode>) {
     #[cfg(feature = "metrics")]
     meters::count((UNKNOWN.name, "", ""), None);
     #[cfg(feature = "tracing")]
-    events::unknown(key);
-    let _ = key;
+    events::unknown(key, status);
+    let _ = (key, status);
 }
 
 /// An unknown outcome was resolved.

@@ -57,9 +57,11 @@ pub enum StopReason {
     CircuitBreaker,
     /// The server's `Retry-After` exceeds the limits; [`Stop::retry_at`] has the instant.
     RetryLater,
-    /// The server asked not to retry because of overload, or adaptive throttling rejected the call in
-    /// this process.
+    /// The server asked not to retry because of overload.
     Overloaded,
+    /// Adaptive throttling (`[throttle]` in the policy) rejected the call in this process, since the
+    /// destination rejected many recent requests. No attempt was made.
+    Throttle,
     /// The policy hedges at a percentile, but the call has no destination that records latencies. No
     /// attempt was made.
     NoDestination,
@@ -84,6 +86,7 @@ impl StopReason {
             Self::CircuitBreaker => "circuit_breaker",
             Self::RetryLater => "retry_later",
             Self::Overloaded => "overloaded",
+            Self::Throttle => "throttle",
             Self::NoDestination => "no_destination",
             Self::Cancelled => "cancelled",
         }
@@ -107,7 +110,10 @@ impl fmt::Display for StopReason {
             Self::Budget => "the retry budget of the destination is used up",
             Self::CircuitBreaker => "the destination is down",
             Self::RetryLater => "the server said to come back later than the limits allow",
-            Self::Overloaded => "the destination is overloaded and asked not to be retried",
+            Self::Overloaded => "the server is overloaded and said not to retry",
+            Self::Throttle => {
+                "the throttle of this process rejected it, because the destination rejected many requests"
+            }
             Self::NoDestination => {
                 "hedging at a percentile needs a destination: give it one, or a fixed delay to [hedge]"
             }

@@ -284,7 +284,7 @@ impl PolicyBuilder {
 
     /// Enables adaptive throttling: rejects requests locally that the destination would most likely
     /// reject; off by default. Such a request stops with
-    /// [`StopReason::Overloaded`](crate::StopReason::Overloaded) before its first attempt.
+    /// [`StopReason::Throttle`](crate::StopReason::Throttle) before its first attempt.
     ///
     /// ```
     /// use relent_core::{Policy, ThrottleConfig};

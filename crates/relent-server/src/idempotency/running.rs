@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use relent::{Backoff, Policy, retry};
 use relent_core::idempotency::{Lease, Takeover};
@@ -206,7 +206,7 @@ impl<S: Store> Server<S> {
         } else {
             drop(handler);
         }
-        observe::unknown(&held.key);
+        observe::unknown(&held.key, None);
         // If the write fails, the lease expires, which has the same meaning.
         drop(self.write_held(held, Change::GiveUp).await);
         (
@@ -336,7 +336,7 @@ impl<S: Store> Server<S> {
             _ => None,
         };
         if matches!(handled.end, Change::GiveUp) {
-            observe::unknown(&held.key);
+            observe::unknown(&held.key, handled.given.status());
         }
         // If an unknown outcome cannot be recorded, the lease expires, which has the same meaning.
         let written = self.write_held(held, handled.end).await;
@@ -443,6 +443,15 @@ enum ClientResult<R, E> {
     Panic(Box<dyn Any + Send>),
     /// The response body has failed.
     Nothing,
+}
+
+impl<R, E> ClientResult<R, E> {
+    fn status(&self) -> Option<StatusCode> {
+        match self {
+            Self::StoredResponse(Ok(response)) => Some(response.status()),
+            _ => None,
+        }
+    }
 }
 
 impl<R, E> HandlerResult<R, E> {

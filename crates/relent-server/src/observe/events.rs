@@ -1,5 +1,7 @@
 //! The events for an operator.
 
+use http::StatusCode;
+
 use super::TARGET;
 use crate::store::{Key, StoreFailure};
 
@@ -20,12 +22,15 @@ pub(super) fn not_verified(reason: &'static str) {
     );
 }
 
-pub(super) fn unknown(key: &Key) {
+pub(super) fn unknown(key: &Key, status: Option<StatusCode>) {
     tracing::warn!(
         target: TARGET,
-        { relent.key = %key },
-        "a request with an idempotency key has ended without an answer: it may have had its effect, and is not run \
-         again unless the takeover of its route says so"
+        {
+            relent.key = %key,
+            http.response.status_code = status.map(|status| i64::from(status.as_u16()))
+        },
+        "the outcome of a request with an idempotency key is unknown: it may have taken effect, and is not run again \
+         unless the takeover of its route says so"
     );
 }
 

@@ -198,7 +198,7 @@ fn every_response_is_counted_and_important_events_are_emitted() {
         let is = |line: &&String| line.starts_with(level) && line.contains(text);
         assert_eq!(lines.iter().filter(is).count(), 1, "{text}: {lines:#?}");
     };
-    has("WARN", "has ended without an answer");
+    has("WARN", "http.response.status_code=500");
     has("ERROR", "relent.operation=\"claim\"");
     let replays = lines.iter().filter(|line| line.contains("was replayed"));
     assert!(replays.clone().count() == 2 && replays.clone().all(|line| line.contains(TRACE)));

@@ -299,7 +299,7 @@ fn adaptive_throttling_rejects_before_the_first_attempt() {
         let refused = reasons.iter().filter(|gave_up| gave_up.attempts() == 0);
         let refused: Vec<_> = refused.collect();
         assert!(refused.len() > 100, "{}", refused.len());
-        let reason = |gave_up: &&relent::GaveUp<_>| gave_up.reason() == StopReason::Overloaded;
+        let reason = |gave_up: &&relent::GaveUp<_>| gave_up.reason() == StopReason::Throttle;
         assert!(refused.iter().all(reason));
     }
 }

@@ -126,7 +126,8 @@ impl Session {
         self.charge(failure, retryable_kind, budget);
         let kind = match retryable_kind {
             Ok(kind) => kind,
-            Err(StopReason::Permanent)
+            // Also if the server knows that no retry can help: it does not know either what the earlier attempt did.
+            Err(StopReason::Permanent | StopReason::DoNotRetry)
                 if (failure.as_if_applied || failure.as_if_in_progress)
                     && (self.may_have_taken_effect || !failure.is_single_request()) =>
             {

@@ -323,6 +323,19 @@ fn an_as_if_done_response_after_an_ambiguous_attempt_is_outcome_unknown() {
 }
 
 #[test]
+fn an_as_if_done_response_that_forbids_retries_is_outcome_unknown_too() {
+    let policy = Policy::builder(Backoff::None).build().unwrap();
+    let changed = status(FailureKind::Permanent, 412).as_if_applied(true);
+    for response in [changed, in_progress()] {
+        let response = response.hint(Hint::do_not_retry());
+        assert_eq!(Run::new(&policy).stop(response), StopReason::DoNotRetry);
+        let mut run = Run::new(&policy);
+        run.wait(Failure::ambiguous());
+        assert_eq!(run.stop(response), StopReason::OutcomeUnknown);
+    }
+}
+
+#[test]
 fn an_as_if_done_response_without_an_ambiguous_attempt_is_permanent() {
     let changed = status(FailureKind::Permanent, 412).as_if_applied(true);
     let policy = Policy::builder(Backoff::None)
