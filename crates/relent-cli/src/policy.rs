@@ -4,10 +4,11 @@ use std::fmt::Write;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use std::slice;
 
 use clap::Subcommand;
 use relent::policy::{PolicyFile, Severity};
-use relent::{NamedPolicy, presets};
+use relent::{NamedPolicy, Policy, presets};
 
 use crate::console::{print, report_error};
 use crate::quit::ExitError;
@@ -22,6 +23,7 @@ Examples:
       relent policy check mine.toml
       relent schedule --policy ./mine.toml
 
+`check FILE` checks all policies of the file, `check FILE#NAME` only that one.
 `check` prints each finding with its severity. An error means that the file is
 no valid policy or contradicts itself. A warning means that a setting has no
 effect or an unexpected one: a limit below the first delay or the attempt
@@ -29,7 +31,7 @@ timeout, a failure in lists that exclude each other, a rule that never matches,
 a ratio above 1.
 
 Exit status: 0; 1 if there is an error or the result cannot be written;
-2 if the options are wrong, or a file cannot be read;
+2 if the options are wrong, or a policy cannot be found or read;
 3 if there are warnings only.
 With several files the worst status counts: 2, then 1, then 3.";
 
@@ -43,7 +45,7 @@ const MAX_FILE_BYTES: u64 = 2 << 20;
 /// The subcommands of `relent policy`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum PolicyCommand {
-    /// List the presets
+    /// List the presets, and `off`
     List,
     /// Print a policy as TOML; presets with their comments
     Show {
@@ -51,11 +53,11 @@ pub(crate) enum PolicyCommand {
         #[arg(value_name = "NAME|FILE[#NAME]")]
         policy: String,
     },
-    /// Read policy files and print the errors and warnings in them
+    /// Read policies and print the errors and warnings in them
     Check {
-        /// Policy files; - is standard input
-        #[arg(value_name = "FILE", required = true)]
-        files: Vec<String>,
+        /// Policy files, of which all policies are checked, or presets; - is standard input
+        #[arg(value_name = "NAME|FILE[#NAME]", required = true)]
+        policies: Vec<String>,
     },
     /// Print the JSON Schema of a policy file, for editors
     Schema,
@@ -69,21 +71,20 @@ pub(crate) fn run(command: &PolicyCommand) -> Result<(), ExitError> {
     match command {
         PolicyCommand::List => list(),
         PolicyCommand::Show { policy } => show(policy),
-        PolicyCommand::Check { files } => check(files),
+        PolicyCommand::Check { policies } => check(policies),
         PolicyCommand::Schema => print(PolicyFile::SCHEMA).map_err(ExitError::failed),
     }
 }
 
 fn list() -> Result<(), ExitError> {
-    let width = presets::names().iter().map(|name| name.len()).max();
+    let names = NamedPolicy::names();
+    let width = names.iter().map(|name| name.len()).max();
     let width = width.unwrap_or_default();
     let mut text = String::new();
-    for preset in presets::all() {
-        let loaded = preset
-            .load()
-            .map_err(|e| ExitError::failed(e.to_string()))?;
+    for name in names {
+        let loaded = NamedPolicy::load(name).map_err(|e| ExitError::failed(e.to_string()))?;
         let about = loaded.description.unwrap_or_default();
-        let _ = writeln!(text, "{:width$}  {about}", preset.name);
+        let _ = writeln!(text, "{name:width$}  {about}");
     }
     print(&text).map_err(ExitError::failed)
 }
@@ -103,11 +104,11 @@ fn show(spec: &str) -> Result<(), ExitError> {
     print(&(text + &policy)).map_err(ExitError::failed)
 }
 
-/// Checks every file, also after a bad one; the worst status is the result.
-fn check(files: &[String]) -> Result<(), ExitError> {
+/// Checks everything given, also after a bad one; the worst status is the result.
+fn check(policies: &[String]) -> Result<(), ExitError> {
     let mut worst = 0;
-    for file in files {
-        let status = match check_file(file) {
+    for given in policies {
+        let status = match check_one(given) {
             Ok(Checked { good, findings }) => {
                 print(&good).map_err(ExitError::failed)?;
                 findings.iter().for_each(|finding| report_error(finding));
@@ -144,27 +145,48 @@ const fn gravity(status: i32) -> i32 {
     }
 }
 
-/// The result of checking a readable file.
+/// The result of checking what can be read.
+#[derive(Default)]
 struct Checked {
     /// A line for each policy without a finding.
     good: String,
     findings: Vec<String>,
 }
 
-fn check_file(file: &str) -> Result<Checked, ExitError> {
+impl Checked {
+    fn add(&mut self, name: &str, policy: &Policy) {
+        let findings = policy.lint();
+        if findings.is_empty() {
+            let _ = writeln!(self.good, "{name}: ok");
+        }
+        let lines = findings
+            .iter()
+            .map(|finding| format!("{name}: {}: {finding}", finding.severity()));
+        self.findings.extend(lines);
+    }
+}
+
+/// Checks a preset, all policies of a file, or one of them.
+fn check_one(given: &str) -> Result<Checked, ExitError> {
+    let mut checked = Checked::default();
+    if NamedPolicy::names().contains(&given) {
+        let named = NamedPolicy::load(given).map_err(|e| ExitError::failed(e.to_string()))?;
+        checked.add(given, &named.policy);
+        return Ok(checked);
+    }
+    let (file, only) = match given.rsplit_once('#') {
+        // The file name may itself contain a `#`.
+        Some((file, only)) if !Path::new(given).exists() => (file, Some(only)),
+        _ => (given, None),
+    };
     let name = if file == "-" { "standard input" } else { file };
     let bytes = read(file).map_err(|e| {
-        let instead = match file.rsplit_once('#') {
-            _ if e.kind() != io::ErrorKind::NotFound => String::new(),
-            _ if presets::get(file).is_some() => {
-                format!("; the preset is shown by `relent policy show {file}`")
-            }
-            Some((path, _)) if Path::new(path).exists() => {
-                format!("; all policies of a file are checked: give {path}")
-            }
-            _ => String::new(),
-        };
-        ExitError::usage(format!("{name}: cannot be read: {e}{instead}"))
+        // All commands have the same error for a name that is neither preset nor file.
+        let unknown = (e.kind() == io::ErrorKind::NotFound).then(|| NamedPolicy::load(given));
+        ExitError::usage(match unknown {
+            Some(Err(unknown)) => unknown.to_string(),
+            _ => format!("{name}: cannot be read: {e}"),
+        })
     })?;
     let error = Severity::Error;
     let failed = |why: String| ExitError::failed(format!("{name}: {error}: {why}"));
@@ -172,27 +194,19 @@ fn check_file(file: &str) -> Result<Checked, ExitError> {
         let at = e.utf8_error().valid_up_to();
         failed(format!("is not UTF-8 text (from byte {at} on)"))
     })?;
-    let policies = PolicyFile::parse(&text).map_err(|e| failed(e.to_string()))?;
-    let mut checked = Checked {
-        good: String::new(),
-        findings: Vec::new(),
+    let read = PolicyFile::parse(&text).map_err(|e| failed(e.to_string()))?;
+    let policies = match only {
+        Some(only) => slice::from_ref(read.get(Some(only)).map_err(|e| failed(e.to_string()))?),
+        None => read.policies(),
     };
     for NamedPolicy {
         name: own, policy, ..
-    } in policies.policies()
+    } in policies
     {
-        let name = match own {
-            Some(own) => format!("{name}#{own}"),
-            None => name.to_owned(),
-        };
-        let findings = policy.lint();
-        if findings.is_empty() {
-            let _ = writeln!(checked.good, "{name}: ok");
+        match own {
+            Some(own) => checked.add(&format!("{name}#{own}"), policy),
+            None => checked.add(name, policy),
         }
-        let lines = findings
-            .iter()
-            .map(|finding| format!("{name}: {}: {finding}", finding.severity()));
-        checked.findings.extend(lines);
     }
     Ok(checked)
 }

@@ -12,6 +12,14 @@ use crate::presets;
 const OFF: &str = "off";
 
 impl NamedPolicy {
+    /// The names that [`load`](Self::load) accepts without a file: all presets, and `off`.
+    #[must_use]
+    pub fn names() -> Vec<&'static str> {
+        let mut names = presets::names();
+        names.push(OFF);
+        names
+    }
+
     /// Loads a policy by name: a preset, a file with a single policy, `FILE#NAME` for
     /// `[policies.NAME]` of a file, or `off`, which is `patient` without retries. `--policy` and
     /// `RELENT_POLICY` accept the same names.
@@ -51,9 +59,7 @@ impl NamedPolicy {
         let text = match File::open(path) {
             Ok(file) => read_text(file).map_err(|error| error.in_file(path))?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let mut known = presets::names();
-                known.push(OFF);
-                return Err(PolicyFileError::not_found(spec, path, &known));
+                return Err(PolicyFileError::not_found(spec, path, &Self::names()));
             }
             Err(error) => return Err(PolicyFileError::io(error).in_file(path)),
         };
@@ -114,7 +120,9 @@ backoff = 'none'
             "no policy \"patent\": there is no preset of that name, and no file \"patent\": did you \
              mean `patient`?"
         );
-        assert!(refused("zzz").contains("the presets are standard, patient"));
+        let all = format!("the presets are {}", NamedPolicy::names().join(", "));
+        assert!(all.starts_with("the presets are standard, patient") && all.ends_with(", off"));
+        assert!(refused("zzz").contains(&all));
         assert!(refused("zzz.toml#slow").contains("no file \"zzz.toml\""));
         std::fs::remove_dir_all(&folder).unwrap();
     }

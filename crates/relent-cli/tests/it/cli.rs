@@ -481,22 +481,27 @@ fn policy_check_continues_after_a_bad_file_and_returns_the_worst_status() {
 }
 
 #[test]
-fn policy_check_names_the_argument_for_presets_and_single_policies() {
+fn policy_check_takes_every_name_that_policy_show_takes() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("two.toml");
-    std::fs::write(&file, "[policies.a]\nbackoff = 'none'\n").unwrap();
+    let two = "[policies.a]\nbackoff = 'none'\n[policies.b]\nbackoff = 'none'\n";
+    std::fs::write(&file, two).unwrap();
     let file = file.to_str().unwrap();
-    for (given, says) in [
-        (
-            "standard",
-            "shown by `relent policy show standard`".to_owned(),
-        ),
-        (&*format!("{file}#a"), format!("are checked: give {file}")),
-    ] {
+    let one = format!("{file}#a");
+    for given in relent::NamedPolicy::names().into_iter().chain([&*one]) {
         let checked = run(&["policy", "check", given]);
-        assert_eq!(checked.status, 2);
-        assert!(checked.stderr.contains(&says), "{}", checked.stderr);
+        let expected = format!("{given}: ok\n");
+        assert_eq!((checked.status, checked.stdout), (0, expected), "{given}");
+        assert_eq!(run(&["policy", "show", given]).status, 0, "{given}");
     }
+    let absent = run(&["policy", "check", &format!("{file}#c")]);
+    assert_eq!(absent.status, 1);
+    let says = format!("{file}: error: holds no [policies.c]");
+    assert!(absent.stderr.contains(&says), "{}", absent.stderr);
+    let unknown = ["check", "show"].map(|command| run(&["policy", command, "standart"]));
+    assert_eq!(unknown.each_ref().map(|ran| ran.status), [2, 2]);
+    assert!(unknown[0].stderr.contains("did you mean `standard`?"));
+    assert_eq!(unknown[0].stderr, unknown[1].stderr);
 }
 
 #[test]
@@ -558,13 +563,13 @@ fn policy_check_has_a_separate_exit_status_for_warnings() {
 }
 
 #[test]
-fn the_list_has_a_line_for_each_preset() {
+fn the_list_has_a_line_for_each_name_of_a_policy() {
     let list = run(&["policy", "list"]).stdout;
     let names: Vec<_> = list
         .lines()
         .filter_map(|line| line.split(' ').next())
         .collect();
-    assert_eq!(names, relent::presets::names());
+    assert_eq!(names, relent::NamedPolicy::names());
     assert!(
         list.lines().all(|line| line.split_once("  ").is_some()),
         "each is described"
