@@ -51,8 +51,8 @@ impl ClaimConfig {
     /// [`InvalidClaimConfig::RetentionTooShort`].
     pub const fn check_retention(&self, least: Duration) -> Result<(), InvalidClaimConfig> {
         if self.retention.as_nanos() < least.as_nanos() {
-            let keep = self.retention;
-            return Err(InvalidClaimConfig::RetentionTooShort { keep, least });
+            let retention = self.retention;
+            return Err(InvalidClaimConfig::RetentionTooShort { retention, least });
         }
         Ok(())
     }
@@ -81,7 +81,7 @@ pub enum InvalidClaimConfig {
     /// The record expires before its last duplicate can arrive, which then runs.
     RetentionTooShort {
         /// The configured retention.
-        keep: Duration,
+        retention: Duration,
         /// The minimum retention.
         least: Duration,
     },
@@ -93,10 +93,10 @@ impl fmt::Display for InvalidClaimConfig {
             Self::NoLease => f.write_str(
                 "`lease` is zero, so a duplicate would not see that its key is held: the default is 30 s",
             ),
-            Self::RetentionTooShort { keep, least } => write!(
+            Self::RetentionTooShort { retention, least } => write!(
                 f,
-                "`keep` is {keep:?}, so a duplicate would run after that: it has to be at least {least:?}, and as long as \
-                 anybody repeats a request"
+                "`retention` is {retention:?}, so a duplicate would run after that: it has to be at least {least:?}, and as \
+                 long as any client repeats a request"
             ),
         }
     }

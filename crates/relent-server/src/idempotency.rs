@@ -311,10 +311,10 @@ impl<S: Store> IdempotencyLayer<S> {
 
     /// The engine for webhooks: the webhook layer chooses the keys.
     #[cfg(feature = "webhook")]
-    pub(crate) fn of_webhooks(store: S, keep: Duration) -> Self {
+    pub(crate) fn of_webhooks(store: S, retention: Duration) -> Self {
         let mut layer = Self::anonymous(store);
         layer.settings.source = KeySource::WebhookId;
-        layer.settings.claim.retention = keep;
+        layer.settings.claim.retention = retention;
         layer
     }
 

@@ -259,16 +259,16 @@ impl<S: Store> WebhookLayer<S> {
     /// message is handled twice.
     ///
     /// # Errors
-    /// `keep` is zero, or shorter than the window of a signature (10 min unless the verifier says otherwise). An
+    /// `retention` is zero, or shorter than the window of a signature (10 min unless the verifier says otherwise). An
     /// attacker with a copy of a message could then replay it after its record has expired.
-    pub fn retention(self, keep: Duration) -> Result<Self, InvalidClaimConfig> {
+    pub fn retention(self, retention: Duration) -> Result<Self, InvalidClaimConfig> {
         let least = self.settings.least_keep;
         ClaimConfig {
-            retention: keep,
+            retention,
             ..ClaimConfig::DEFAULT
         }
         .check_retention(least)?;
-        self.claim(|claim| claim.retention = keep)
+        self.claim(|claim| claim.retention = retention)
     }
 
     /// Sets the lease of a handler: 30 s by default. It is renewed while the process lives. After a crash, deliveries

@@ -421,18 +421,18 @@ fn a_config_that_lets_a_key_run_twice_is_rejected() {
     let lease = Duration::ZERO;
     let no_lease = ClaimConfig { lease, ..config };
     assert_eq!(no_lease.check(), Err(InvalidClaimConfig::NoLease));
-    let (keep, least) = (Duration::ZERO, Duration::from_secs(600));
+    let (retention, least) = (Duration::ZERO, Duration::from_secs(600));
     let forgets = ClaimConfig {
-        retention: keep,
+        retention,
         ..config
     };
     assert!(forgets.check().is_err());
-    let refused = Err(InvalidClaimConfig::RetentionTooShort { keep, least });
+    let refused = Err(InvalidClaimConfig::RetentionTooShort { retention, least });
     assert_eq!(forgets.check_retention(least), refused);
-    let keep = least;
+    let retention = least;
     assert_eq!(
         ClaimConfig {
-            retention: keep,
+            retention,
             ..config
         }
         .check_retention(least),

@@ -350,7 +350,7 @@ impl Rejection {
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "webhook-kept-too-short",
                 "this receiver forgets messages while their signatures are still good: the operator of the receiver has to \
-                 raise `keep`, or to lower the tolerance of the verifier",
+                 raise `retention`, or to lower the tolerance of the verifier",
             ),
         }
     }
