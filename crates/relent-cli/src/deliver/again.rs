@@ -1,6 +1,6 @@
 //! `relent deliver resend`, `cancel`, `send-now` and `replay`.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 
 use super::disabled::{disabled, has_none_disabled, say_disabled};
@@ -61,9 +61,9 @@ pub(crate) struct IdArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct ReplayArgs {
-    /// Messages in this state: dead, delivered or cancelled
+    /// Messages in this state; the others are sent anyway
     #[arg(long, value_name = "STATE", default_value = "dead")]
-    state: MessageState,
+    state: EndState,
 
     #[command(flatten)]
     which: MessageFilter,
@@ -77,6 +77,24 @@ pub(crate) struct ReplayArgs {
 
     #[command(flatten)]
     connection: Connection,
+}
+
+/// The state of a message that has ended.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+enum EndState {
+    Dead,
+    Delivered,
+    Cancelled,
+}
+
+impl EndState {
+    const fn state(self) -> MessageState {
+        match self {
+            Self::Dead => MessageState::Dead,
+            Self::Delivered => MessageState::Delivered,
+            Self::Cancelled => MessageState::Cancelled,
+        }
+    }
 }
 
 pub(super) async fn resend(args: IdArgs) -> Result<(), ExitError> {
@@ -128,15 +146,9 @@ async fn each(args: IdArgs, act: &str, done: &str) -> Result<(), ExitError> {
 }
 
 pub(super) async fn replay(args: ReplayArgs) -> Result<(), ExitError> {
-    if matches!(args.state, MessageState::Pending | MessageState::Running) {
-        return Err(ExitError::usage(format!(
-            "--state {}: such a message is sent anyway; use dead, delivered or cancelled",
-            args.state.name()
-        )));
-    }
     let server = args.connection.open()?;
     let endpoint = args.which.endpoint.clone();
-    let filter = filter(&args.which, Some(&args.ended), args.state);
+    let filter = filter(&args.which, Some(&args.ended), args.state.state());
     let answer = server.post("/v1/replay", Some(json(&filter)?)).await?;
     if answer["resent"] == 0 {
         report_no_messages(endpoint.as_deref());

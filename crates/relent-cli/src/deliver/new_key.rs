@@ -42,11 +42,8 @@ pub(super) fn run(args: &NewKeyArgs) -> Result<i32, ExitError> {
     match &args.output {
         None => print(&(key.clone() + "\n")).map_err(ExitError::failed)?,
         Some(path) => write_new(path, &key).map_err(|error| {
-            let error = match error {
-                WriteError::Folder(kind) => kind.into(),
-                WriteError::File(error) => error,
-            };
-            let text = format!("--output {}: {error}", path.display());
+            let (WriteError::Folder(error) | WriteError::File(error)) = error;
+            let text = format!("--output {}: cannot be created: {error}", path.display());
             match error.kind() {
                 io::ErrorKind::AlreadyExists => ExitError::usage(text),
                 _ => ExitError::failed(text),

@@ -220,20 +220,27 @@ fn read_or_make(
 
 /// Why a new file cannot be written.
 pub(super) enum WriteError {
-    /// Its folder takes no file. The full error would name a temporary file, which means nothing to the user.
-    Folder(io::ErrorKind),
+    /// Its folder takes no file.
+    Folder(io::Error),
     File(io::Error),
 }
 
 /// Writes a line to a new file that only its owner can read. It appears complete or not at all, also after a crash.
 pub(super) fn write_new(path: &Path, text: &str) -> Result<(), WriteError> {
     let new = NamedTempFile::new_in(folder_of(path));
-    let mut new = new.map_err(|error| WriteError::Folder(error.kind()))?;
+    let mut new = new.map_err(|error| WriteError::Folder(without_path(&error)))?;
     writeln!(new, "{text}").map_err(WriteError::File)?;
     new.as_file().sync_all().map_err(WriteError::File)?;
     new.persist_noclobber(path)
         .map_err(|error| WriteError::File(error.error))?;
     Ok(())
+}
+
+/// The error without the path of the temporary file, which means nothing to the user.
+fn without_path(error: &io::Error) -> io::Error {
+    let text = error.to_string();
+    let text = text.split(" at path ").next().unwrap_or_default();
+    io::Error::new(error.kind(), text)
 }
 
 /// Checks that a server that other machines can reach has a token file of its own.
@@ -295,8 +302,8 @@ async fn secrets<S: Store>(args: &ServeArgs, store: &S) -> Result<Secrets, ExitE
         true => Secrets::from_env().map_err(|error| ExitError::usage(error.to_string()))?,
         false => {
             if !args.replace_key && path.try_exists().is_ok_and(|exists| !exists) {
-                let sealed = Secrets::default().check(store).await;
-                sealed.map_err(|error| refused("is missing: ", error))?;
+                let encrypted = Secrets::default().check(store).await;
+                encrypted.map_err(|error| refused("is missing: ", error))?;
             }
             from_file(path)?
         }

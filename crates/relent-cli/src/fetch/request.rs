@@ -193,6 +193,7 @@ fn url(text: &str) -> Result<Url, String> {
     let seen = shown(text);
     let begins = "a URL begins with http:// or https://";
     match Url::parse(text) {
+        _ if text.is_empty() => Err("the URL is empty".to_owned()),
         Ok(url) if matches!(url.scheme(), "http" | "https") => Ok(url),
         Ok(url) if text.contains("://") => {
             Err(format!("{seen}: {begins}, not {}://", url.scheme()))
@@ -329,7 +330,7 @@ mod tests {
             ("http://", "no URL: empty host"),
             ("http://a b/", "no URL: invalid"),
             ("http://h:99999/", "no URL: invalid port"),
-            ("", "begins with http://"),
+            ("", "the URL is empty"),
         ] {
             let error = super::url(url).unwrap_err();
             assert!(error.contains(says), "{url}: {error}");

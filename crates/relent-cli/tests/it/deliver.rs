@@ -568,7 +568,11 @@ fn deliver_commands_report_usage_and_server_errors() {
         (&["show", "msg_no"], 1, "`relent deliver list` lists those"),
         (&["show", "a/b"], 1, "there is no message"),
         (&["resend", "msg_no"], 1, "there is no message"),
-        (&["replay", "--state", "pending"], 2, "sent anyway"),
+        (
+            &["replay", "--state", "pending"],
+            2,
+            "[possible values: dead, delivered, cancelled]",
+        ),
         (
             &["endpoints", "enable", "no"],
             1,
