@@ -12,6 +12,8 @@ mod dying;
 mod fleet;
 #[path = "../../../relent-outbox/tests/kills/killed.rs"]
 mod killed;
+#[path = "../../../relent-outbox/tests/kills/poisoned.rs"]
+mod poisoned;
 #[path = "../../../relent-server/src/servers.rs"]
 mod servers;
 #[path = "../../../relent-outbox/tests/support/mod.rs"]

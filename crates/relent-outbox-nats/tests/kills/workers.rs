@@ -7,7 +7,7 @@ use std::time::Duration;
 use relent_outbox::endpoint::Endpoint;
 use relent_outbox::message::NewMessage;
 use relent_outbox::secrets::Secrets;
-use relent_outbox::store::{Filter, MessageState, Sqlite, Store};
+use relent_outbox::store::{MessageState, Sqlite, Store};
 use relent_outbox::worker::Worker;
 
 use crate::dying::Dying;
@@ -15,10 +15,8 @@ use crate::fleet::{self, NatsFleet};
 use crate::killed::{
     DATABASE, Others, POLICY, config, count, kill_and_compare, spawn, sqlite, until,
 };
+use crate::poisoned;
 use crate::support::{Receiver, Reply, local_sender, ok};
-
-/// The endpoint of a message that kills each process that sends it.
-const POISON: &str = "poison";
 
 /// The process that is killed: a NATS worker, or the dispatcher of a database.
 #[test]
@@ -56,26 +54,15 @@ async fn on_nats_a_message_that_kills_nats_workers_is_dead_after_its_limit() {
     };
     let (store, database, _directory) = sqlite();
     let receiver = Receiver::new(|hit| match hit.path.as_str() {
-        "/poison" => Reply::Hang,
+        poisoned::PATH => Reply::Hang,
         _ => ok(),
     })
     .await;
     let policy = POLICY.replace("50", "1").replace("10s", "1500ms");
-    for name in [POISON, "others"] {
-        let endpoint = Endpoint::new(name, receiver.url(name))
-            .policy(policy.as_str())
-            .hold(false);
-        store.put_endpoint(endpoint).await.unwrap();
-        let message = NewMessage::new(name, "event", "{}");
-        store.enqueue(vec![message]).await.unwrap();
-    }
+    poisoned::enqueue(&store, &receiver, &policy).await;
     let mut relay = spawn(&fleet.relay(&database), None);
     for times in 1..=2 {
-        let poisoned = || {
-            let hits = receiver.hits();
-            hits.iter().filter(|hit| hit.path == "/poison").count() == times
-        };
-        until(poisoned).await;
+        until(|| poisoned::hits(&receiver) == times).await;
         // The other message has been delivered by then.
         tokio::time::sleep(Duration::from_millis(300)).await;
         fleet.kill(0);
@@ -91,18 +78,7 @@ async fn on_nats_a_message_that_kills_nats_workers_is_dead_after_its_limit() {
         .unwrap();
     relay.kill().unwrap();
     relay.wait().unwrap();
-    assert_eq!(receiver.hits().len(), 3);
-    for status in store.messages(Filter::default(), 10).await.unwrap() {
-        let (state, attempts) = match status.endpoint.as_str() {
-            POISON => (MessageState::Dead, 2),
-            _ => (MessageState::Delivered, 1),
-        };
-        assert_eq!(
-            (status.state, status.attempts),
-            (state, attempts),
-            "{status:?}"
-        );
-    }
+    poisoned::is_dead_after(2, &store, &receiver).await;
 }
 
 /// A dispatcher is suspended while its attempts wait for their start. Another takes its endpoint over, and the attempts

@@ -7,6 +7,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::store_calls::call_within;
 use crate::observe;
 use crate::store::Store;
 
@@ -160,10 +161,9 @@ async fn heartbeat<S: Store>(
     loop {
         let asked = Instant::now();
         let (asked_of, own) = (store.clone(), name.clone());
-        // In a task, so that a panic is a failure.
-        let call = tokio::spawn(async move { asked_of.heartbeat(&own, lease).await });
-        let wait = match timeout(each, call).await {
-            Ok(Ok(Ok(heartbeat))) => {
+        let call = async move { asked_of.heartbeat(&own, lease).await };
+        let wait = match call_within(each, call).await {
+            Ok(heartbeat) => {
                 pulse.send_modify(|pulse| {
                     // A new worker had no lease to lose. An expired lease is lost whatever the store responds: it may
                     // have reported the loss in a response that was lost.
@@ -174,12 +174,7 @@ async fn heartbeat<S: Store>(
                 });
                 each
             }
-            failed => {
-                let error = match failed {
-                    Ok(Ok(Err(error))) => error.to_string(),
-                    Ok(_) => "the store has panicked".to_owned(),
-                    Err(_) => "the store does not answer".to_owned(),
-                };
+            Err(error) => {
                 observe::store_error("heartbeat", &error);
                 each / 10
             }

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::bodies::PayloadPermit;
 use super::lease::LeaseState;
+use super::store_calls::call_within;
 use crate::observe;
 use crate::store::{ConfirmRequest, GRANT, Store};
 
@@ -211,10 +212,9 @@ async fn answer<S: Store>(store: &S, worker: &str, longest: Duration, batch: Vec
     let asked = Instant::now();
     let confirms = batch.iter().map(|one| one.confirm).collect();
     let (asked_of, own) = (store.clone(), worker.to_owned());
-    // In a task, so that a panic is a failure.
-    let call = tokio::spawn(async move { asked_of.confirm(&own, confirms).await });
-    let error = match timeout(longest, call).await {
-        Ok(Ok(Ok(confirmed))) => {
+    let call = async move { asked_of.confirm(&own, confirms).await };
+    match call_within(longest, call).await {
+        Ok(confirmed) => {
             for (one, payload) in batch.into_iter().zip(confirmed) {
                 let granted = payload.map(|payload| Granted {
                     payload: match one.memory {
@@ -226,14 +226,12 @@ async fn answer<S: Store>(store: &S, worker: &str, longest: Duration, batch: Vec
                 // The receiver may be gone.
                 drop(one.answer.send(granted.ok_or(NotGranted::Refused)));
             }
-            return;
         }
-        Ok(Ok(Err(error))) => error.to_string(),
-        Ok(Err(_)) => "the store has panicked".to_owned(),
-        Err(_) => "the store does not answer".to_owned(),
-    };
-    observe::store_error("confirm", &error);
-    for one in batch {
-        drop(one.answer.send(Err(NotGranted::Away)));
+        Err(error) => {
+            observe::store_error("confirm", &error);
+            for one in batch {
+                drop(one.answer.send(Err(NotGranted::Away)));
+            }
+        }
     }
 }

@@ -134,7 +134,7 @@ impl StoreCalls {
             match timeout(limit, call).await {
                 Ok(Ok(done)) => Ok(done),
                 Ok(Err(error)) => Err(error.to_string()),
-                Err(_) => Err("the store does not answer".to_owned()),
+                Err(_) => Err(NO_ANSWER.to_owned()),
             }
         });
         self.kinds.insert(task.id(), kind);
@@ -145,13 +145,29 @@ impl StoreCalls {
         loop {
             let (id, result) = match self.tasks.join_next_with_id().await {
                 Some(Ok((id, result))) => (id, result),
-                Some(Err(error)) => (error.id(), Err("the store has panicked".to_owned())),
+                Some(Err(error)) => (error.id(), Err(PANICKED.to_owned())),
                 None => std::future::pending().await,
             };
             if let Some(kind) = self.kinds.remove(&id) {
                 return (kind, result);
             }
         }
+    }
+}
+
+const PANICKED: &str = "the store has panicked";
+const NO_ANSWER: &str = "the store does not answer";
+
+/// Makes a store call in a task of its own, so that a panic is a failure, and waits at most this long for its result.
+pub(super) async fn call_within<T: Send + 'static, E: Display + Send + 'static>(
+    limit: Duration,
+    call: impl Future<Output = Result<T, E>> + Send + 'static,
+) -> Result<T, String> {
+    match timeout(limit, tokio::spawn(call)).await {
+        Ok(Ok(Ok(done))) => Ok(done),
+        Ok(Ok(Err(error))) => Err(error.to_string()),
+        Ok(Err(_)) => Err(PANICKED.to_owned()),
+        Err(_) => Err(NO_ANSWER.to_owned()),
     }
 }
 

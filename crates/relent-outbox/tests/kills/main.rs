@@ -12,6 +12,8 @@ mod claims;
 mod dying;
 #[cfg(all(unix, feature = "sqlite"))]
 mod killed;
+#[cfg(all(unix, feature = "sqlite"))]
+mod poisoned;
 #[cfg(unix)]
 #[path = "../../../relent-server/src/servers.rs"]
 mod servers;

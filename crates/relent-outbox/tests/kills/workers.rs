@@ -5,20 +5,16 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use relent_outbox::endpoint::Endpoint;
-use relent_outbox::message::NewMessage;
 use relent_outbox::secrets::Secrets;
-use relent_outbox::store::{Filter, MessageState, Sqlite, Store};
+use relent_outbox::store::{MessageState, Sqlite, Store};
 use relent_outbox::worker::Worker;
 
 use crate::dying::Dying;
 use crate::killed::{DATABASE, POLICY, config, count, kill_and_compare, spawn, sqlite};
+use crate::poisoned;
 #[cfg(feature = "postgres")]
 use crate::servers;
 use crate::support::{Receiver, Reply, local_sender, ok};
-
-/// The endpoint of a message that kills each process that sends it.
-const POISON: &str = "poison";
 
 /// The process that is killed.
 #[test]
@@ -52,7 +48,7 @@ async fn poison(store: impl Store, database: &str) {
     let victim: Arc<Mutex<Option<u32>>> = Arc::default();
     let killing = Arc::clone(&victim);
     let receiver = Receiver::new(move |hit| {
-        if hit.path != "/poison" {
+        if hit.path != poisoned::PATH {
             return ok();
         }
         let process = *killing.lock().unwrap();
@@ -66,16 +62,7 @@ async fn poison(store: impl Store, database: &str) {
     })
     .await;
     let policy = POLICY.replace("50", "4");
-    for name in [POISON, "others"] {
-        let endpoint = Endpoint::new(name, receiver.url(name))
-            .policy(policy.as_str())
-            .hold(false);
-        store.put_endpoint(endpoint).await.unwrap();
-        store
-            .enqueue(vec![NewMessage::new(name, "event", "{}")])
-            .await
-            .unwrap();
-    }
+    poisoned::enqueue(&store, &receiver, &policy).await;
     let ended = async {
         loop {
             let mut child = spawn(database, None);
@@ -96,19 +83,7 @@ async fn poison(store: impl Store, database: &str) {
     tokio::time::timeout(Duration::from_secs(120), ended)
         .await
         .unwrap();
-    let hits = receiver.hits();
-    assert_eq!(hits.iter().filter(|hit| hit.path == "/poison").count(), 5);
-    for status in store.messages(Filter::default(), 10).await.unwrap() {
-        let (state, attempts) = match status.endpoint.as_str() {
-            POISON => (MessageState::Dead, 5),
-            _ => (MessageState::Delivered, 1),
-        };
-        assert_eq!(
-            (status.state, status.attempts),
-            (state, attempts),
-            "{status:?}"
-        );
-    }
+    poisoned::is_dead_after(5, &store, &receiver).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
