@@ -24,6 +24,7 @@ use crate::summary::Summary;
 /// | `anyhow::Error`, `Box<dyn Error>` | any [`Error`], such as `reqwest::Error` | `retry(..).await?` |
 /// | [`io::Error`] | [`io::Error`] | `retry(..).await?` |
 /// | `anyhow::Error`, `Box<dyn Error>`, [`String`] | the same | `retry(..).or_last_error().await?` |
+/// | `anyhow::Error`, with a context | `anyhow::Error` | `retry(..).or_last_error().await.context("..")?` |
 /// | the same, with reason and number of attempts | `anyhow::Error`, `Box<dyn Error + Send + Sync>`, a text | `retry(..).await.map_err(GaveUp::into_dyn)?` |
 /// | an enum of your own | the same | `retry(..).or_last_error_else(\|_\| MyError::NoAnswer).await?` |
 /// | `sqlx::Error` | the same | `retry(..).or_last_error_else(\|gave_up\| sqlx::Error::Io(gave_up.into())).await?` |

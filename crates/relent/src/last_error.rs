@@ -15,6 +15,17 @@ use std::error::Error;
 ///     Ok(retry(Policy::STANDARD, fetch).await?) // write `.or_last_error().await?`
 /// }
 /// ```
+///
+/// The same holds for `context` of anyhow:
+///
+/// ```compile_fail,E0599
+/// # use relent::{Policy, retry};
+/// # use anyhow::Context;
+/// # async fn fetch() -> anyhow::Result<u32> { Ok(1) }
+/// async fn order() -> anyhow::Result<u32> {
+///     retry(Policy::STANDARD, fetch).await.context("order") // write `.or_last_error().await.context("order")`
+/// }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`?` cannot convert `GaveUp<{Self}>`, since `{Self}` is no `std::error::Error`",
     label = "write `.or_last_error().await?` to return the last `{Self}` itself",

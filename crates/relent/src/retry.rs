@@ -497,6 +497,10 @@ impl<'p, O: Operation, C, K: Clock> Retry<'p, O, C, K> {
     }
 
     /// Keeps a [`Trace`](crate::trace::Trace) of every attempt for the result.
+    ///
+    /// An attempt has the cause that the classification knows, such as a status or a timeout. The trace is
+    /// plain data without errors, so an error of your own is only "failed" there. The result displays the
+    /// last error, and [`notify`](Self::notify) gets each one.
     #[inline]
     pub fn traced(self) -> Self {
         self.set(DriverBuilder::traced)
