@@ -222,6 +222,8 @@ pub struct Call<'w> {
     over: bool,
     /// Whether timeouts ended all its attempts.
     timeouts: Timeouts,
+    /// Whether it ends where its destination would queue it.
+    fails_fast: bool,
     extras: Option<Box<Extras<'w>>>,
 }
 
@@ -272,6 +274,7 @@ impl<'w> Call<'w> {
             work: CallWork::of(environment),
             over: false,
             timeouts: Timeouts::None,
+            fails_fast: false,
             extras: None,
         }
     }
@@ -290,6 +293,12 @@ impl<'w> Call<'w> {
         if let Some(extras) = &mut self.extras {
             extras.trace = Some(Trace::new());
         }
+    }
+
+    /// Ends the call where its destination would queue it; it then takes no place in the queue. Call it
+    /// before the first attempt.
+    pub const fn set_fail_fast(&mut self) {
+        self.fails_fast = true;
     }
 
     /// Takes the delays from an iterator instead of the policy's backoff; its end ends the retries.

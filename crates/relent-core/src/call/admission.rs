@@ -288,6 +288,7 @@ impl Call<'_> {
             },
             waits_without_limit: false,
             rate_limit_only: policy.is_off(),
+            may_wait: !self.fails_fast,
         }
     }
 

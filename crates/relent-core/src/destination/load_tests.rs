@@ -122,6 +122,7 @@ fn request(id: u64, now: Instant) -> AdmissionRequest {
         kind: AttemptKind::First,
         waits_without_limit: false,
         rate_limit_only: false,
+        may_wait: true,
     }
 }
 

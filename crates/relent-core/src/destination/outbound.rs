@@ -77,6 +77,7 @@ use queue::Queue;
 ///     kind: AttemptKind::First,
 ///     waits_without_limit: false,
 ///     rate_limit_only: false,
+///     may_wait: true,
 /// };
 /// let Admission::Start(permit) = outbound.admit(now, &request, &cooldown, &mut random) else {
 ///     unreachable!("the circuit breaker is normal");

@@ -65,6 +65,7 @@ impl<K, M, N> Config<K, M, N> {
             && self.random.is_none()
             && !self.traced
             && !self.counts_resends
+            && !self.fails_fast
             && self.upstreams.is_none()
     }
 

@@ -219,10 +219,8 @@ where
             return Poll::Ready(LayerStep::Changed);
         };
         let extras = &mut **this.extras.get_or_insert_default();
-        let fails_fast = this.config.fails_fast || extras.fails_fast;
-        let fail_fast = fails_fast.then_some(&*failure);
         let (driver, service) = (&mut *this.driver, &mut *this.service);
-        let reserved = reserve.poll::<S, _, _>(driver, service, fail_fast, this.timer, context);
+        let reserved = reserve.poll::<S, _, _>(driver, service, this.timer, context);
         let (own, stop) = match ready!(reserved) {
             Ok(permit) => {
                 let first = extras.first.take();

@@ -10,11 +10,10 @@
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use relent::clock::{Clock, Sleeper};
+use relent::clock::Sleeper;
 use relent::driver::{CallPermit, NextStep};
 use relent::timer::Timer;
-use relent_core::destination::BlockedBy;
-use relent_core::{Failure, Hint, Stop, StopReason};
+use relent_core::{Stop, StopReason};
 use tower_service::Service;
 
 use super::CallDriver;
@@ -46,13 +45,11 @@ pub(super) enum CannotStart<E> {
 }
 
 impl Reserve {
-    /// Ready when the attempt must be sent now, or cannot be sent. `fail_fast` is the failure that ends a call that
-    /// its destination would queue.
+    /// Ready when the attempt must be sent now, or cannot be sent.
     pub(super) fn poll<S, T, K>(
         &mut self,
         driver: &mut CallDriver<K>,
         service: &mut S,
-        fail_fast: Option<&Failure>,
         timer: &mut Timer<K>,
         context: &mut Context<'_>,
     ) -> Poll<Result<CallPermit, CannotStart<S::Error>>>
@@ -63,10 +60,7 @@ impl Reserve {
         loop {
             match self {
                 Self::Permit => {
-                    let entered = match fail_fast {
-                        Some(failure) => enter_now(driver, failure),
-                        None => ready!(driver.poll_enter(context, timer)),
-                    };
+                    let entered = ready!(driver.poll_enter(context, timer));
                     let permit = entered.map_err(CannotStart::HeldBack)?;
                     match service.poll_ready(context) {
                         Poll::Ready(Ok(())) => return Poll::Ready(Ok(permit)),
@@ -110,25 +104,6 @@ impl Reserve {
                     }
                 }
             }
-        }
-    }
-}
-
-/// Requests a permit, and ends the call in place of waiting for one.
-#[cold]
-fn enter_now<K: Clock>(driver: &mut CallDriver<K>, failure: &Failure) -> Result<CallPermit, Stop> {
-    match driver.enter(None) {
-        NextStep::Start(permit) => Ok(permit),
-        NextStep::Stop(stop) => Err(stop),
-        NextStep::Wait { after, by, .. } => {
-            let (reason, hint) = match by {
-                BlockedBy::Cooldown | BlockedBy::RateLimit => {
-                    (StopReason::RetryLater, Hint::after(after))
-                }
-                // It is unknown when the destination is up.
-                _ => (StopReason::CircuitBreaker, Hint::NONE),
-            };
-            Err(driver.on_retry_abandoned(&failure.hint(hint), reason))
         }
     }
 }

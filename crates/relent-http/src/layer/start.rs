@@ -129,7 +129,11 @@ where
         let driver = config.driver(request.uri(), policy, repeatable);
         let once = overrides.no_retry || policy.max_retries() == Some(0);
         let may_hedge = !once && repeatable.is_allowed_by(policy);
-        let driver = config.with_extras(driver).start();
+        let mut driver = config.with_extras(driver);
+        if config.fails_fast || overrides.fails_fast {
+            driver = driver.fail_fast();
+        }
+        let driver = driver.start();
         // A shared destination exists, so it can keep the state of any policy.
         let of_policy = || driver.hedge().ok().flatten();
         let hedge = match overrides.hedge {
@@ -137,13 +141,11 @@ where
             Some(said) => said,
             None => of_policy(),
         };
-        let fails_fast = overrides.fails_fast;
         let max_retries = if once { Some(0) } else { policy.max_retries() };
         let of_attempts = config.attempt_extras(max_retries);
-        let extras = (hedge.is_some() || of_attempts.is_some() || fails_fast).then(|| {
+        let extras = (hedge.is_some() || of_attempts.is_some()).then(|| {
             Box::new(CallExtras {
                 hedge,
-                fails_fast,
                 of_attempts: of_attempts.unwrap_or_default(),
                 ..CallExtras::default()
             })

@@ -29,8 +29,6 @@ pub(super) struct CallExtras<B, R, K: Clock> {
     pub(super) hedge: Option<Arc<Hedge>>,
     /// There is no attempt after the first.
     pub(super) once: bool,
-    /// The call ends where its destination would queue it.
-    pub(super) fails_fast: bool,
     /// The body of the first attempt, while it is held.
     pub(super) first: Option<ReplayBody<B>>,
     /// The next attempt should use a new connection.
@@ -45,7 +43,6 @@ impl<B, R, K: Clock> Default for CallExtras<B, R, K> {
             of_attempts: AttemptExtras::default(),
             hedge: None,
             once: false,
-            fails_fast: false,
             first: None,
             new_connection: false,
             last: None,

@@ -131,6 +131,7 @@ impl EndpointAdmission {
             // No caller waits for a response.
             waits_without_limit: true,
             rate_limit_only: false,
+            may_wait: true,
         }
     }
 

@@ -274,6 +274,7 @@ mod tests {
             kind: AttemptKind::First,
             waits_without_limit: true,
             rate_limit_only: false,
+            may_wait: true,
         };
         let (mut random, cooldown) = (FixedRandom::at(0.5), Cooldown::new());
         let mut outbound = Outbound::new(Policy::STANDARD);

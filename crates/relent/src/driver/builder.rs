@@ -121,6 +121,35 @@ impl<'p, K: Clock> DriverBuilder<'p, K> {
         self
     }
 
+    /// Ends the call where its destination would queue it: at a circuit breaker that is down, a
+    /// cooldown or a rate limit. It takes no place in the queue, so it delays no other call.
+    ///
+    /// ```
+    /// use relent::{Destination, Policy, StopReason};
+    /// use relent::clock::StdClock;
+    /// use relent::driver::{Driver, NextStep};
+    /// use relent::policy::RateLimitConfig;
+    ///
+    /// let rate = RateLimitConfig { burst: Some(1), ..RateLimitConfig::new(0.01) };
+    /// let policy = Policy::STANDARD.clone().into_builder().rate_limit(rate).build()?;
+    /// let there = Destination::new(&policy);
+    /// let driver = || Driver::builder(&policy, StdClock).destination(&there).fail_fast().start();
+    /// let mut first = driver();
+    /// let NextStep::Start(permit) = first.enter(None) else {
+    ///     unreachable!("the slot is free");
+    /// };
+    /// first.on_attempt(permit);
+    /// let NextStep::Stop(stop) = driver().enter(None) else {
+    ///     unreachable!("the only slot is taken");
+    /// };
+    /// assert_eq!(stop.reason, StopReason::RetryLater);
+    /// # Ok::<(), relent::policy::PolicyError>(())
+    /// ```
+    pub fn fail_fast(mut self) -> Self {
+        self.0.call.set_fail_fast();
+        self
+    }
+
     /// Keeps a trace of every attempt.
     pub fn traced(mut self) -> Self {
         self.0.call.set_traced();

@@ -30,6 +30,9 @@ pub struct AdmissionRequest {
     /// Whether only the rate limit applies to it: for a policy with retries off, which turns off
     /// everything that comes with retries.
     pub rate_limit_only: bool,
+    /// Whether it may wait. A request that may not gets [`Admission::Stop`] where it would have to wait, and joins no
+    /// queue.
+    pub may_wait: bool,
 }
 
 impl AdmissionRequest {

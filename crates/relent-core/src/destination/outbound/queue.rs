@@ -94,6 +94,7 @@ impl WaitState {
             kind: self.kind,
             waits_without_limit: self.waits_without_limit,
             rate_limit_only: self.rate_limit_only,
+            may_wait: true,
         }
     }
 }

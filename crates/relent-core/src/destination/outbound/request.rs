@@ -105,7 +105,7 @@ impl Outbound {
             let left = cooldown.left(now);
             let room = request.last_start.saturating_since(now);
             let wait = cooldown.wait(now, room, request.jitter, random);
-            if wait > room {
+            if wait > room || !request.may_wait {
                 return Ok(later(now.saturating_add(left)));
             }
             self.queue.hold(request, now.saturating_add(wait));
@@ -145,7 +145,7 @@ impl Outbound {
         Ok(Admission::Start(self.permit(now, breaker_permit)))
     }
 
-    /// When a caller behind `ahead` others would get its slot, if that is too late for it.
+    /// When a caller behind `ahead` others would get its slot, if that is too late for it, or it may not wait.
     pub(super) fn too_late(
         &mut self,
         now: Instant,
@@ -155,7 +155,7 @@ impl Outbound {
         // A reduced rate recovers: no caller is rejected because of a short reduction.
         let (slot, at_best) = self.rate.as_mut()?.slot_behind(now, ahead);
         let is_late = at_best > request.last_start || slot.saturating_since(now) > request.longest;
-        is_late.then_some(slot)
+        (is_late || !request.may_wait).then_some(slot)
     }
 
     /// The result for a caller that may not wait any longer.

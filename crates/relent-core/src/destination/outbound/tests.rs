@@ -88,6 +88,7 @@ impl TestDestination {
             kind: AttemptKind::First,
             waits_without_limit: false,
             rate_limit_only: false,
+            may_wait: true,
         }
     }
 
@@ -194,6 +195,43 @@ fn callers_are_served_in_order_of_arrival() {
     }
     let _permit = starts(there.again(at(400), &late));
     assert_eq!(there.outbound.waiting(), 0);
+}
+
+#[test]
+fn a_caller_that_may_not_wait_joins_no_queue_and_delays_no_other() {
+    let mut paced = TestDestination::paced(10.0, 1);
+    let first = paced.caller(at(0));
+    let _permit = starts(paced.ask(at(0), &first));
+    let mut cooled = TestDestination::new(true, None);
+    cooled.cool(at(0), 100);
+    let (down, since) = TestDestination::closed();
+    for (mut there, now, is_later) in [
+        (paced, at(0), true),
+        (cooled, at(0), true),
+        (down, since, false),
+    ] {
+        let stop = |there: &mut TestDestination| {
+            let caller = AdmissionRequest {
+                may_wait: false,
+                ..there.caller(now)
+            };
+            stops(there.ask(now, &caller))
+        };
+        let first = stop(&mut there);
+        let reason = match is_later {
+            true => StopReason::RetryLater,
+            false => StopReason::CircuitBreaker,
+        };
+        assert_eq!((first.reason, first.retry_at.is_some()), (reason, is_later));
+        assert_eq!(there.outbound.waiting(), 0, "{reason}");
+        assert!(there.outbound.take_woken().is_empty(), "{reason}");
+        // The next caller waits as if it were the first, and those after it get no later time because of the others.
+        let (waiting, until) = there.waits(now);
+        let behind = stop(&mut there);
+        assert_eq!(there.outbound.waiting(), 1, "{reason}");
+        assert_eq!(stop(&mut there), behind);
+        assert_eq!(waits(there.again(now, &waiting)), until, "{reason}");
+    }
 }
 
 #[test]

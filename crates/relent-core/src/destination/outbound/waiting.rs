@@ -3,6 +3,7 @@
 use super::Outbound;
 use super::admission::{Admission, AdmissionRequest, BlockedBy};
 use super::queue::{FALLBACK, OFFER};
+use crate::call::stop::{Stop, StopReason};
 use crate::destination::circuit_breaker::CircuitBreaker;
 use crate::time::Instant;
 
@@ -20,6 +21,14 @@ impl Outbound {
         request: &AdmissionRequest,
         blocked_by: BlockedBy,
     ) -> Admission {
+        if !request.may_wait {
+            // Only the breaker has queued it, since a probe might have been due. No other caller has seen it there.
+            self.remove(&request.waiter());
+            if self.nobody_waits() {
+                self.due = None;
+            }
+            return Admission::Stop(Stop::because(StopReason::CircuitBreaker));
+        }
         let id = request.id;
         let (own, fallback) = match blocked_by {
             // It has its own timer, and is no leader for others: it may leave without notice.

@@ -124,6 +124,12 @@ async fn a_call_that_fails_fast_never_waits_at_its_destination() {
         assert_eq!((gave_up.attempts(), gave_up.reason()), (0, by.reason()));
         assert!(gave_up.error().is_none());
         assert_eq!(mock.calls(), calls);
+        // Also before it is polled: another call would wait behind it.
+        let mut request = get();
+        request.extensions_mut().insert(Override::new().fail_fast());
+        let unpolled = layer.layer(mock.clone()).call(request);
+        assert_eq!(there.queued_while_down(), 0, "{by:?}");
+        drop(unpolled);
         let answer = ErrorResponse::gave_up(gave_up.summary(), SystemTime::now()).unwrap();
         assert_eq!(answer.status, 503);
         let has_time = by != HeldBy::CircuitBreaker;

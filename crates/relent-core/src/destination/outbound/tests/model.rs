@@ -186,6 +186,7 @@ impl World {
                 kind: AttemptKind::First,
                 waits_without_limit: false,
                 rate_limit_only,
+                may_wait: true,
             },
             state: State::Done,
             sleeping: false,
