@@ -594,6 +594,8 @@ pub struct Claimed {
     pub began: SystemTime,
     /// The time of the store.
     pub now: SystemTime,
+    /// The start of this attempt, in the time of the store: [`now`](Self::now) unless it was lost.
+    pub started: SystemTime,
     /// An earlier owner has started this attempt and not settled it, so its outcome is unknown. Do not send it now.
     pub lost: bool,
 }

@@ -105,6 +105,12 @@ const BEGIN_CREATION: &str = "BEGIN; SELECT pg_advisory_xact_lock(73086047971297
 const FIND_LATER_TABLES: &str = "SELECT coalesce(string_agg(tablename, ', '), '') FROM pg_tables
     WHERE schemaname = ANY(current_schemas(false)) AND substring(tablename FROM '^relent_delivery_([0-9]{1,9})$')::integer > 1";
 
+/// Finds tables of an earlier version, without the column that was added last.
+const IS_BEFORE_STARTED: &str = "SELECT NOT EXISTS (SELECT FROM pg_attribute
+    WHERE attrelid = 'relent_delivery_1'::regclass AND attname = 'started' AND NOT attisdropped)";
+const ADD_STARTED: &str =
+    "ALTER TABLE relent_delivery_1 ADD COLUMN started bigint NOT NULL DEFAULT 0";
+
 impl Postgres {
     /// The SQL of the tables, for your own migrations instead of [`create_tables`](Self::create_tables). A version with
     /// other tables gives them another number, and leaves these unchanged.
@@ -153,7 +159,8 @@ impl Postgres {
             began     bigint   NOT NULL,
             ended     bigint,
             order_key text     COLLATE "C",
-            reason    text     NOT NULL DEFAULT ''
+            reason    text     NOT NULL DEFAULT '',
+            started   bigint   NOT NULL DEFAULT 0     -- of its latest attempt
         ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
             autovacuum_analyze_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 1);
         CREATE INDEX IF NOT EXISTS relent_delivery_1_due ON relent_delivery_1 (endpoint, due, row) WHERE state = 0;
@@ -240,7 +247,7 @@ impl Postgres {
         &self.pool
     }
 
-    /// Creates the tables if they do not exist. Any number of processes may do so concurrently.
+    /// Creates the tables if they do not exist, and upgrades those of an earlier version. Any number of processes may do so concurrently.
     ///
     /// # Errors
     /// The database refuses, or cannot be reached; or it has the tables of a later version, which hold the messages.
@@ -253,6 +260,10 @@ impl Postgres {
                     return Err(PostgresError::Stored(super::later_tables(&later)));
                 }
                 client.batch_execute(Self::TABLES).await?;
+                // The addition itself would wait for all running transactions, also where it adds nothing.
+                if client.query_one(IS_BEFORE_STARTED, &[]).await?.try_get(0)? {
+                    client.batch_execute(ADD_STARTED).await?;
+                }
                 Ok(client.batch_execute("COMMIT").await?)
             };
             let made = made.await;

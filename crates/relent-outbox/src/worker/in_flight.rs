@@ -300,6 +300,7 @@ mod tests {
                 session: Vec::new(),
                 began: UNIX_EPOCH,
                 now: UNIX_EPOCH,
+                started: UNIX_EPOCH,
                 lost: false,
             },
             claimed_at: now,

@@ -208,6 +208,22 @@ mod postgres {
         store(&server, "other").await;
     }
 
+    #[tokio::test]
+    async fn outbox_tables_of_an_earlier_version_are_upgraded() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let (one, _) = store(&server, "one").await;
+        let client = one.pool().get().await.unwrap();
+        let before = "ALTER TABLE relent_delivery_1 DROP COLUMN started";
+        client.batch_execute(before).await.unwrap();
+        for _ in 0..2 {
+            one.create_tables().await.unwrap();
+            let read = client.query("SELECT started FROM relent_delivery_1", &[]);
+            assert!(read.await.unwrap().is_empty());
+        }
+    }
+
     /// With 100,000 pending messages at 1,000 endpoints, and as many delivered ones. The server logs its plans.
     #[tokio::test(flavor = "multi_thread")]
     async fn no_postgres_outbox_call_scans_a_whole_table() {

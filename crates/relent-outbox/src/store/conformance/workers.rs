@@ -610,6 +610,8 @@ async fn running_messages_are_lost_for_the_next_owner<S: Store>(make: &impl Asyn
                 (&lost[0].id, lost[0].fence, lost[0].payload.len()),
                 (&id, fence, 0)
             );
+            assert_eq!(sent[0].started, sent[0].now);
+            assert_eq!(lost[0].started, sent[0].started);
             assert_eq!(
                 shop.claim(worker, &owned).await,
                 [],

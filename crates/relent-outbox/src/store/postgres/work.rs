@@ -240,15 +240,16 @@ pub(super) const CLAIM: &str = "
     put_behind AS (
         UPDATE relent_delivery_1 SET state = 5 WHERE row IN (SELECT row FROM due WHERE is_behind) RETURNING row),
     claimed AS (
-        UPDATE relent_delivery_1 AS d SET state = 1, fence = c.fence, attempt = attempt + (NOT c.lost)::integer
-        FROM (SELECT row, fence, false AS lost FROM free UNION ALL SELECT row, fence, true FROM lost) AS c
+        UPDATE relent_delivery_1 AS d SET state = 1, fence = c.fence, attempt = attempt + (NOT c.lost)::integer,
+            started = CASE WHEN c.lost THEN started ELSE now END
+        FROM time, (SELECT row, fence, false AS lost FROM free UNION ALL SELECT row, fence, true FROM lost) AS c
         WHERE d.row = c.row
-        RETURNING d.row, d.endpoint, d.fence, d.attempt, d.session, d.began, d.due, d.order_key IS NOT NULL AS ordered, c.lost)
+        RETURNING d.row, d.endpoint, d.fence, d.attempt, d.session, d.began, d.due, d.order_key IS NOT NULL AS ordered, d.started, c.lost)
     SELECT now, (SELECT count(*) FROM put_behind), (SELECT array_agg(id) FROM wanted WHERE NOT same), c.*
     FROM time LEFT JOIN (
         SELECT claimed.row, claimed.endpoint, fence, attempt, session, began, ordered, lost, id, content_type,
             CASE WHEN lost OR octet_length(payload) > $7::bigint THEN '' ELSE payload END AS payload,
-            CASE WHEN lost THEN 0 ELSE octet_length(payload)::bigint END AS size, due
+            CASE WHEN lost THEN 0 ELSE octet_length(payload)::bigint END AS size, started, due
         FROM claimed LEFT JOIN relent_message_1 AS m ON m.row = claimed.row) AS c ON true
     ORDER BY c.endpoint, c.lost DESC, c.due, c.row";
 
@@ -478,6 +479,7 @@ fn read_claimed(row: &Row, revision: i64) -> Result<Claimed> {
         content_type: row.try_get(12)?,
         payload: row.try_get::<_, Vec<u8>>(13)?.into(),
         size: usize::try_from(row.try_get::<_, i64>(14)?).unwrap_or_default(),
+        started: micros(15)?,
     })
 }
 

@@ -11,9 +11,9 @@ use super::error::SqliteError;
 use super::queue::{Touched, set_wake};
 use super::work::{changed, has_lease};
 use crate::message::MessageId;
-use crate::store::system_time;
 use crate::store::{
-    ClaimOrder, ClaimRequest, Claimed, Claims, ConfirmRequest, INLINE, unreadable_message,
+    ClaimOrder, ClaimRequest, Claimed, Claims, ConfirmRequest, INLINE, micros, system_time,
+    unreadable_message,
 };
 
 /// Finds the endpoint if the worker owns it with this fencing token and it is active.
@@ -21,7 +21,7 @@ pub(super) const OWNED: &str = "SELECT wake, revision FROM relent_endpoint_1
     WHERE id = ?1 AND owner = ?2 AND fence = ?3 AND activity = 0";
 /// Messages that an earlier owner has left running. They are due at any time.
 pub(super) const LOST: &str = "
-    SELECT d.row, 0, d.attempt, d.session, d.began, d.order_key IS NOT NULL, m.id, m.content_type, x'', 0
+    SELECT d.row, 0, d.attempt, d.session, d.began, d.order_key IS NOT NULL, m.id, m.content_type, x'', 0, d.started
     FROM relent_delivery_1 AS d LEFT JOIN relent_message_1 AS m ON m.row = d.row
     WHERE d.endpoint = ?1 AND d.state = 1 AND d.fence < ?2";
 macro_rules! waiting {
@@ -29,7 +29,7 @@ macro_rules! waiting {
         concat!(
             "SELECT d.row, d.due, d.attempt, d.session, d.began, d.order_key IS NOT NULL, m.id, m.content_type,
                  CASE WHEN d.due <= ?2 AND length(m.payload) <= ?3 THEN m.payload END,
-                 CASE WHEN d.due <= ?2 THEN length(m.payload) END
+                 CASE WHEN d.due <= ?2 THEN length(m.payload) END, d.started
              FROM relent_delivery_1 AS d LEFT JOIN relent_message_1 AS m ON m.row = d.row
              WHERE ",
             $where
@@ -63,7 +63,7 @@ pub(super) const NEWEST: &str = fresh!("DESC");
 /// Messages whose due time is not a number, which sort behind all numbers.
 pub(super) const NO_TIME: &str = "SELECT row, typeof(due) FROM relent_delivery_1 WHERE endpoint = ?1 AND state = 0 AND due >= ''";
 pub(super) const TAKE: &str =
-    "UPDATE relent_delivery_1 SET state = 1, fence = ?2, attempt = ?3 WHERE row = ?1";
+    "UPDATE relent_delivery_1 SET state = 1, fence = ?2, attempt = ?3, started = ?4 WHERE row = ?1";
 
 pub(super) fn claim(
     connection: &Connection,
@@ -132,7 +132,12 @@ pub(super) fn claim(
         found.fresh = fresh_from..found.claimed.len();
         let due_left = found.add(due.query((endpoint, now, inline()))?, &one(false), most)?;
         for claimed in &found.claimed[before..] {
-            take.execute((claimed.row, fence.0, claimed.attempt))?;
+            take.execute((
+                claimed.row,
+                fence.0,
+                claimed.attempt,
+                micros(claimed.started),
+            ))?;
         }
         set_wake(connection, endpoint, woken, lost_left.or(due_left))?;
         for (row, why) in found.unreadable.drain(..) {
@@ -240,6 +245,10 @@ impl One<'_> {
             0..=INLINE => Bytes::copy_from_slice(row.get_ref(8)?.as_bytes()?),
             _ => Bytes::new(),
         };
+        let started = match self.lost {
+            true => row.get(10)?,
+            false => self.now,
+        };
         Ok(Claimed {
             row: row.get(0)?,
             endpoint: self.wanted.endpoint,
@@ -254,6 +263,7 @@ impl One<'_> {
             session: row.get(3)?,
             began: system_time(row.get(4)?),
             now: system_time(self.now),
+            started: system_time(started),
             lost: self.lost,
         })
     }

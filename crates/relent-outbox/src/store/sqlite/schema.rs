@@ -53,7 +53,8 @@ pub(super) const TABLES: &str = "
         ended     INTEGER,
         order_key TEXT,
         reason    TEXT    NOT NULL DEFAULT '',
-        written   INTEGER NOT NULL DEFAULT 0     -- when due was
+        written   INTEGER NOT NULL DEFAULT 0,    -- when due was
+        started   INTEGER NOT NULL DEFAULT 0     -- of its latest attempt
     );
     CREATE INDEX IF NOT EXISTS relent_delivery_1_due ON relent_delivery_1 (endpoint, due) WHERE state = 0;
     CREATE INDEX IF NOT EXISTS relent_delivery_1_running ON relent_delivery_1 (endpoint, fence) WHERE state = 1;
@@ -158,7 +159,7 @@ fn refused(why: String) -> rusqlite::Error {
 /// Whether the most recent additions exist.
 fn is_current(connection: &Connection) -> rusqlite::Result<bool> {
     Ok(has_column(connection, "relent_key_1", "checked")?
-        && has_column(connection, "relent_attempt_1", "response")?)
+        && has_column(connection, "relent_delivery_1", "started")?)
 }
 
 fn has_column(connection: &Connection, table: &str, column: &str) -> rusqlite::Result<bool> {
@@ -193,6 +194,7 @@ fn make(connection: &Connection) -> rusqlite::Result<()> {
     for (table, column, kind) in [
         ("relent_worker_1", "heartbeat", "INTEGER NOT NULL DEFAULT 0"),
         ("relent_delivery_1", "written", "INTEGER NOT NULL DEFAULT 0"),
+        ("relent_delivery_1", "started", "INTEGER NOT NULL DEFAULT 0"),
         ("relent_attempt_1", "request", "TEXT NOT NULL DEFAULT ''"),
         ("relent_attempt_1", "response", "TEXT NOT NULL DEFAULT ''"),
     ] {

@@ -295,7 +295,7 @@ impl<S: Store> EventLoop<S> {
 fn record(claimed: &Claimed, sent: &AttemptResult) -> AttemptRecord {
     AttemptRecord {
         number: claimed.attempt,
-        started_ms: millis(claimed.now),
+        started_ms: millis(claimed.started),
         duration_ms: u32::try_from(sent.took.as_millis()).unwrap_or(u32::MAX),
         status: sent.status,
         error: match &sent.outcome {

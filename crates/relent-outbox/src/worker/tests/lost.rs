@@ -36,6 +36,9 @@ async fn a_message_that_kills_its_worker_is_dead_after_exactly_its_limit() {
             row.ended
         );
         assert_eq!(row.attempt, 10);
+        // The record has the start of the attempt, not the time at which the next worker found it lost.
+        let last = row.records.last().unwrap();
+        assert_eq!(last.started_ms, crate::store::millis(row.started));
     });
 }
 

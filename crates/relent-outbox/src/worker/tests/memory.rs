@@ -116,6 +116,7 @@ pub(super) struct Row {
     pub(super) attempt: u32,
     session: Vec<u8>,
     began: Instant,
+    pub(super) started: SystemTime,
     fence: i64,
     pub(super) ended: Option<Result<(), String>>,
     pub(super) records: Vec<AttemptRecord>,
@@ -200,6 +201,7 @@ impl Memory {
                 attempt: 0,
                 session: Vec::new(),
                 began: now,
+                started: SystemTime::UNIX_EPOCH,
                 fence: 0,
                 ended: None,
                 records: Vec::new(),
@@ -608,6 +610,9 @@ impl Store for Memory {
                     let message = tables.rows.get_mut(&row).unwrap();
                     message.fence = wanted.fence.0;
                     message.attempt += u32::from(!lost);
+                    if !lost {
+                        message.started = time;
+                    }
                     claimed.push(Claimed {
                         row,
                         endpoint: wanted.endpoint,
@@ -626,6 +631,7 @@ impl Store for Memory {
                         session: message.session.clone(),
                         began,
                         now: time,
+                        started: message.started,
                         lost,
                     });
                 }
