@@ -147,8 +147,8 @@ fn own(url: &str, payload: &Bytes, keys: usize) -> Result<Post, Box<dyn Error>> 
     let secrets = Secrets::with_key("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")?;
     let mut endpoint = Endpoint::new("shop", url);
     for _ in 0..keys {
-        let sealed = secrets.seal("", "shop", KEY)?;
-        endpoint.secrets.push(sealed);
+        let encrypted = secrets.encrypt("", "shop", KEY)?;
+        endpoint.secrets.push(encrypted);
     }
     let signing: Arc<Option<Signing>> = Arc::new(secrets.signing(&endpoint)?);
     let (payload, id) = (payload.clone(), ID.parse::<MessageId>()?);

@@ -109,7 +109,7 @@ impl fmt::Display for Refusal {
         f.write_str(match self {
             Self::Unreadable(wrong) => wrong,
             Self::Unknown => "no attempt of this number was published",
-            Self::NotStarted => "nobody had permission to begin the attempt",
+            Self::NotStarted => "no worker had permission to begin the attempt",
             Self::Over => "the attempt is over",
         })
     }

@@ -119,7 +119,7 @@ fn routes<S: Store>() -> Vec<Route<S>> {
         ),
         (
             "delete",
-            "/v1/endpoints/{name}/secrets/{number}",
+            "/v1/endpoints/{name}/secrets/{key}",
             delete(endpoints::remove_secret::<S>),
         ),
         (

@@ -11,8 +11,8 @@
 //!
 //! let secrets = Secrets::with_key("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")?;
 //! let mut endpoint = Endpoint::new("shop", "https://shop.example/notify");
-//! let sealed = headers::seal(&secrets, "", "shop", "authorization", "Bearer 4711")?;
-//! endpoint.headers.insert("authorization".to_owned(), sealed);
+//! let encrypted = headers::encrypt(&secrets, "", "shop", "authorization", "Bearer 4711")?;
+//! endpoint.headers.insert("authorization".to_owned(), encrypted);
 //! assert_eq!(headers::open(&secrets, &endpoint)?.fields()["authorization"], "Bearer 4711");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -141,12 +141,12 @@ impl fmt::Display for InvalidHeader {
             ),
             Self::Secret(name, SecretError::NoKey) => write!(
                 f,
-                "the value of {name} cannot be sealed without {KEY_VARIABLE}: set that, or keep the value in an \
+                "the value of {name} cannot be encrypted without {KEY_VARIABLE}: set that, or put the value into an \
                  environment variable and register env:NAME"
             ),
             Self::Secret(name, SecretError::OtherKey) => write!(
                 f,
-                "the value of {name} was sealed with another key, or for another endpoint or field: register it again"
+                "the value of {name} was encrypted with another key, or for another endpoint or field: register it again"
             ),
             Self::Secret(name, SecretError::Absent(variable)) => write!(
                 f,
@@ -154,7 +154,7 @@ impl fmt::Display for InvalidHeader {
             ),
             Self::Secret(name, SecretError::Form) => write!(
                 f,
-                "the value of {name} is kept as env:NAME or sealed, never as it is: register it again"
+                "the value of {name} is stored as env:NAME or encrypted, never as plain text: register it again"
             ),
             Self::Secret(name, error) => write!(f, "the value of {name}: {error}"),
             Self::TooMany => write!(f, "an endpoint has {MAX_FIELDS} header fields at most"),
@@ -205,7 +205,7 @@ fn value(name: &str, text: &str) -> Result<HeaderValue, InvalidHeader> {
 ///
 /// # Errors
 /// [`InvalidHeader`] if there can be no such field, or there is no key to encrypt with.
-pub fn seal(
+pub fn encrypt(
     secrets: &Secrets,
     tenant: &str,
     endpoint: &str,
@@ -219,7 +219,7 @@ pub fn seal(
         return Ok(kept);
     }
     value(name, text)?;
-    secrets.encrypt(&owner, text).map_err(failed)
+    secrets.encrypt_text(&owner, text).map_err(failed)
 }
 
 /// Decrypts the additional fields of this endpoint.
@@ -255,7 +255,7 @@ pub fn open(secrets: &Secrets, endpoint: &Endpoint) -> Result<CustomHeaders, Inv
 pub fn shown(kept: &str) -> &str {
     match kept.starts_with(REFERENCE) {
         true => kept,
-        false => "sealed",
+        false => "encrypted",
     }
 }
 
@@ -356,24 +356,24 @@ mod tests {
             "\u{fc}",
             &long,
         ] {
-            let refused = seal(&secrets, "", "shop", "x-shop", value).unwrap_err();
+            let refused = encrypt(&secrets, "", "shop", "x-shop", value).unwrap_err();
             assert_eq!(
                 refused,
                 InvalidHeader::Value("x-shop".to_owned()),
                 "{value:?}"
             );
         }
-        assert!(seal(&secrets, "", "shop", "x-shop", &long[1..]).is_ok());
+        assert!(encrypt(&secrets, "", "shop", "x-shop", &long[1..]).is_ok());
     }
 
     #[test]
     fn an_encrypted_header_value_is_valid_only_for_its_endpoint_and_field() {
         let secrets = Secrets::with_key(KEY).unwrap();
-        let sealed = seal(&secrets, "acme", "shop", "authorization", "Bearer 4711").unwrap();
-        assert!(!sealed.contains("4711"));
+        let encrypted = encrypt(&secrets, "acme", "shop", "authorization", "Bearer 4711").unwrap();
+        assert!(!encrypted.contains("4711"));
         let of = |tenant: &str, name: &str, field: &str| {
             let mut endpoint = Endpoint::new(name, "https://shop.example/").tenant(tenant);
-            endpoint.headers.insert(field.to_owned(), sealed.clone());
+            endpoint.headers.insert(field.to_owned(), encrypted.clone());
             open(&secrets, &endpoint)
         };
         let opened = of("acme", "shop", "authorization").unwrap();
@@ -391,14 +391,14 @@ mod tests {
         }
         // A signing key encrypted for the endpoint is never sent as a field.
         let key = secrets
-            .seal("acme", "shop", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+            .encrypt("acme", "shop", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
             .unwrap();
-        assert!(seal(&secrets, "acme", "shop", "authorization", &key).is_err());
+        assert!(encrypt(&secrets, "acme", "shop", "authorization", &key).is_err());
         let mut endpoint = Endpoint::new("shop", "https://shop.example/").tenant("acme");
-        endpoint.secrets = vec![sealed.clone()];
+        endpoint.secrets = vec![encrypted.clone()];
         assert!(secrets.signing(&endpoint).is_err());
-        let shown = format!("{opened:?} {}", shown(&sealed));
-        assert_eq!(shown, r#"{"authorization"} sealed"#);
+        let shown = format!("{opened:?} {}", shown(&encrypted));
+        assert_eq!(shown, r#"{"authorization"} encrypted"#);
     }
 
     #[test]
@@ -406,9 +406,9 @@ mod tests {
         let mut endpoint = Endpoint::new("shop", "https://shop.example/");
         for (kept, says) in [
             ("env:RELENT_NO_SUCH_VARIABLE", "not set"),
-            ("as it is", "never as it is"),
+            ("as it is", "never as plain text"),
             (
-                "sealed:v1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
+                "encrypted:v1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
                 "RELENT_OUTBOX_KEY",
             ),
         ] {

@@ -247,7 +247,7 @@ pub(crate) fn local_fault(tenant: &str, endpoint: &str, fault: &LocalFault, new:
     #[cfg(feature = "tracing")]
     if new {
         let (fault, error) = (kind.name(), error.as_str());
-        tracing::warn!(target: TARGET, tenant, endpoint, fault, error, "messages are held by a fault of this side");
+        tracing::warn!(target: TARGET, tenant, endpoint, fault, error, "messages are held by a local fault");
     }
     let _ = (tenant, endpoint, kind, error, new);
 }
@@ -255,7 +255,7 @@ pub(crate) fn local_fault(tenant: &str, endpoint: &str, fault: &LocalFault, new:
 /// Records that the fault is fixed.
 pub(crate) fn fault_fixed(tenant: &str, endpoint: &str) {
     #[cfg(feature = "tracing")]
-    tracing::info!(target: TARGET, tenant, endpoint, "messages are no longer held by a fault of this side");
+    tracing::info!(target: TARGET, tenant, endpoint, "messages are no longer held by a local fault");
     let _ = (tenant, endpoint);
 }
 

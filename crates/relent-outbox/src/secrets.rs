@@ -22,7 +22,7 @@ pub const KEY_VARIABLE: &str = "RELENT_OUTBOX_KEY";
 /// The process that reads the variable of a reference, in error messages.
 pub(crate) const THIS_PROCESS: &str = "`relent deliver serve`, and restart it";
 
-const SEALED: &str = "sealed:v1:";
+const ENCRYPTED: &str = "encrypted:v1:";
 pub(crate) const REFERENCE: &str = "env:";
 /// The associated data of a store's key check. No tenant and endpoint have this encoding.
 const KEY_CHECK_OWNER: &[u8] = b"key check";
@@ -30,7 +30,7 @@ const KEY_CHECK_OWNER: &[u8] = b"key check";
 /// Reads the signing keys of endpoints. Each key is stored in one of two forms:
 ///
 /// - `env:NAME`: the key is in this environment variable of each worker;
-/// - `sealed:v1:…`: the key is encrypted with the operator's key (XChaCha20-Poly1305). It can be decrypted only for the
+/// - `encrypted:v1:…`: the key is encrypted with the operator's key (XChaCha20-Poly1305). It can be decrypted only for the
 ///   tenant and the endpoint that it was encrypted for.
 ///
 /// The key itself is written `whsec_…` or `whsk_…`: see [`relent_http::webhook`].
@@ -41,8 +41,8 @@ const KEY_CHECK_OWNER: &[u8] = b"key check";
 ///
 /// let secrets = Secrets::with_key("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")?;
 /// let mut endpoint = Endpoint::new("shop", "https://shop.example/notify").tenant("acme");
-/// let sealed = secrets.seal("acme", "shop", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")?;
-/// endpoint.secrets = vec![sealed];
+/// let encrypted = secrets.encrypt("acme", "shop", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")?;
+/// endpoint.secrets = vec![encrypted];
 /// assert!(secrets.signing(&endpoint)?.is_some());
 /// endpoint.name = "another".to_owned();
 /// assert!(secrets.signing(&endpoint).is_err());
@@ -108,7 +108,12 @@ impl Secrets {
     ///
     /// # Errors
     /// If the text is not a signing key, or there is no key to encrypt it with.
-    pub fn seal(&self, tenant: &str, endpoint: &str, secret: &str) -> Result<String, SecretError> {
+    pub fn encrypt(
+        &self,
+        tenant: &str,
+        endpoint: &str,
+        secret: &str,
+    ) -> Result<String, SecretError> {
         let owner = owner(tenant, endpoint);
         if let Some(kept) = self.kept(&owner, secret)? {
             return Ok(kept);
@@ -116,7 +121,7 @@ impl Secrets {
         if secret.parse::<SigningKey>().is_err() {
             return Err(SecretError::NoSigningKey);
         }
-        self.encrypt(&owner, secret)
+        self.encrypt_text(&owner, secret)
     }
 
     /// Returns the text if it is already in the stored form for this owner; `None` if it must be encrypted.
@@ -127,7 +132,7 @@ impl Secrets {
                 false => Err(SecretError::Reference),
             };
         }
-        if text.starts_with(SEALED) {
+        if text.starts_with(ENCRYPTED) {
             self.open_text(owner, text)?;
             return Ok(Some(text.to_owned()));
         }
@@ -135,19 +140,19 @@ impl Secrets {
     }
 
     /// Encrypts a text for this owner alone.
-    pub(crate) fn encrypt(&self, owner: &[u8], text: &str) -> Result<String, SecretError> {
+    pub(crate) fn encrypt_text(&self, owner: &[u8], text: &str) -> Result<String, SecretError> {
         let cipher = self.cipher.as_ref().ok_or(SecretError::NoKey)?;
         let nonce = XNonce::try_generate().map_err(|_| SecretError::NoRandomness)?;
         let payload = Payload {
             msg: text.as_bytes(),
             aad: owner,
         };
-        let sealed = cipher
+        let encrypted = cipher
             .encrypt(&nonce, payload)
             .map_err(|_| SecretError::NoSigningKey)?;
         let mut bytes = nonce.to_vec();
-        bytes.extend(sealed);
-        Ok(format!("{SEALED}{}", STANDARD.encode(bytes)))
+        bytes.extend(encrypted);
+        Ok(format!("{ENCRYPTED}{}", STANDARD.encode(bytes)))
     }
 
     /// Returns all keys that sign attempts for this endpoint, the newest first. `None` if it has none.
@@ -225,13 +230,13 @@ impl Secrets {
     }
 
     fn decrypt(&self, owner: &[u8], kept: &str) -> Result<Zeroizing<String>, SecretError> {
-        let text = kept.strip_prefix(SEALED).ok_or(SecretError::Form)?;
+        let text = kept.strip_prefix(ENCRYPTED).ok_or(SecretError::Form)?;
         let bytes = STANDARD.decode(text).map_err(|_| SecretError::Form)?;
-        let (nonce, sealed) = bytes.split_at_checked(24).ok_or(SecretError::Form)?;
+        let (nonce, encrypted) = bytes.split_at_checked(24).ok_or(SecretError::Form)?;
         let nonce: &XNonce = nonce.try_into().map_err(|_| SecretError::Form)?;
         let cipher = self.cipher.as_ref().ok_or(SecretError::NoKey)?;
         let payload = Payload {
-            msg: sealed,
+            msg: encrypted,
             aad: owner,
         };
         let opened = cipher
@@ -309,8 +314,8 @@ impl Secrets {
             if kept.as_deref().is_some_and(|kept| self.is_key_of(kept)) {
                 return Ok(());
             }
-            let (sealed, opens) = self.find_encrypted(store).await?;
-            match sealed {
+            let (encrypted, opens) = self.find_encrypted(store).await?;
+            match encrypted {
                 // A store without a key check may have some keys that were registered again with the current key.
                 Some(_) if kept.is_none() && opens => {}
                 Some(endpoint) if self.cipher.is_none() => {
@@ -348,7 +353,7 @@ impl Secrets {
         kept: Option<String>,
     ) -> Result<bool, KeyError<S::Error>> {
         let new = self
-            .encrypt(KEY_CHECK_OWNER, KEY_CHECK_TEXT)
+            .encrypt_text(KEY_CHECK_OWNER, KEY_CHECK_TEXT)
             .map_err(KeyError::Secret)?;
         let replaced = store.replace_key_check(new, kept).await;
         replaced.map_err(KeyError::Store)
@@ -429,7 +434,7 @@ fn encrypted(endpoint: &Endpoint) -> impl Iterator<Item = (Vec<u8>, &String)> {
     let fields = endpoint.headers.iter();
     let fields = fields.map(move |(field, kept)| (header_owner(tenant, name, field), kept));
     keys.chain(fields)
-        .filter(|(_, kept)| kept.starts_with(SEALED))
+        .filter(|(_, kept)| kept.starts_with(ENCRYPTED))
 }
 
 /// The reason that a worker must not start with this key.
@@ -457,13 +462,13 @@ impl<E: fmt::Display> fmt::Display for KeyError<E> {
         match self {
             Self::Missing { endpoint } => write!(
                 f,
-                "the store has sealed signing keys, such as that of the endpoint {endpoint:?}, and there is no key to open \
-                 them: give the key that sealed them, from your copy of it"
+                "the store has encrypted signing keys, such as that of the endpoint {endpoint:?}, and there is no encryption \
+                 key: give the key that encrypted them, from your copy of it"
             ),
             Self::Other { endpoint } => write!(
                 f,
-                "it does not open the signing keys in the store, such as that of the endpoint {endpoint:?}: give the key that \
-                 sealed them, from your copy of it"
+                "it does not decrypt the signing keys in the store, such as that of the endpoint {endpoint:?}: give the key that \
+                 encrypted them, from your copy of it"
             ),
             Self::Secret(error) => error.fmt(f),
             Self::Store(error) => error.fmt(f),
@@ -537,16 +542,16 @@ impl fmt::Display for SecretError {
             ),
             Self::NoKey => write!(
                 f,
-                "a sealed signing key needs {KEY_VARIABLE}; without it, keep the key in an environment variable and \
-                 register env:NAME"
+                "a signing key is stored encrypted, which needs {KEY_VARIABLE}; without it, put the signing key into an environment \
+                 variable and register env:NAME"
             ),
             Self::OtherKey => write!(
                 f,
-                "the signing key was sealed with another {KEY_VARIABLE} or for another endpoint: register it again"
+                "the signing key was encrypted with another {KEY_VARIABLE} or for another endpoint: register it again"
             ),
             Self::Form => write!(
                 f,
-                "a signing key is kept as env:NAME or sealed ({SEALED}…), never as it is: register it again"
+                "a signing key is stored as env:NAME or encrypted ({ENCRYPTED}…), never as plain text: register it again"
             ),
             Self::Reference => f.write_str(
                 "a reference is env: and the name of a variable: letters, digits and _"
@@ -558,7 +563,7 @@ impl fmt::Display for SecretError {
             Self::NoSigningKey => f.write_str(
                 "a signing key is written whsec_ and base64 of 24 to 64 bytes, or whsk_ and base64 of an Ed25519 key; `relent deliver new-key` makes a whsec_ key",
             ),
-            Self::NoRandomness => f.write_str("the system gives no randomness to seal with: try again"),
+            Self::NoRandomness => f.write_str("the system gives no randomness to encrypt with: try again"),
         }
     }
 }
@@ -587,7 +592,7 @@ mod tests {
     #[test]
     fn an_encrypted_signing_key_is_valid_only_for_its_endpoint() {
         let secrets = Secrets::with_key(KEY).unwrap();
-        let kept = [NEW, OLD].map(|key| secrets.seal("acme", "shop", key).unwrap());
+        let kept = [NEW, OLD].map(|key| secrets.encrypt("acme", "shop", key).unwrap());
         let signing = secrets.signing(&endpoint(&kept)).unwrap().unwrap();
         let mut headers = HeaderMap::new();
         let now = SystemTime::now();
@@ -614,25 +619,25 @@ mod tests {
     #[test]
     fn encryption_of_keys_is_randomized_and_detects_changes() {
         let secrets = Secrets::with_key(KEY).unwrap();
-        let sealed = secrets.seal("", "shop", NEW).unwrap();
-        assert_ne!(sealed, secrets.seal("", "shop", NEW).unwrap());
+        let encrypted = secrets.encrypt("", "shop", NEW).unwrap();
+        assert_ne!(encrypted, secrets.encrypt("", "shop", NEW).unwrap());
         assert_eq!(
-            secrets.seal("", "shop", &sealed).unwrap(),
-            sealed,
+            secrets.encrypt("", "shop", &encrypted).unwrap(),
+            encrypted,
             "it stays as it is"
         );
         let bytes = STANDARD
-            .decode(sealed.strip_prefix(SEALED).unwrap())
+            .decode(encrypted.strip_prefix(ENCRYPTED).unwrap())
             .unwrap();
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[at] ^= 1;
-            let kept = format!("{SEALED}{}", STANDARD.encode(changed));
+            let kept = format!("{ENCRYPTED}{}", STANDARD.encode(changed));
             assert!(secrets.open("", "shop", &kept).is_err(), "{at}");
         }
         let other = Secrets::with_key(&STANDARD.encode([7; 32])).unwrap();
         assert_eq!(
-            other.open("", "shop", &sealed).unwrap_err(),
+            other.open("", "shop", &encrypted).unwrap_err(),
             SecretError::OtherKey
         );
     }
@@ -647,9 +652,9 @@ mod tests {
             ),
             ("env:PATH", SecretError::NoSigningKey),
             (NEW, SecretError::Form),
-            ("sealed:v1:AAAA", SecretError::Form),
+            ("encrypted:v1:AAAA", SecretError::Form),
             (
-                "sealed:v1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
+                "encrypted:v1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
                 SecretError::NoKey,
             ),
             ("", SecretError::Form),
@@ -661,13 +666,13 @@ mod tests {
             );
         }
         assert!(secrets.signing(&endpoint(&[])).unwrap().is_none());
-        assert_eq!(secrets.seal("", "shop", NEW), Err(SecretError::NoKey));
+        assert_eq!(secrets.encrypt("", "shop", NEW), Err(SecretError::NoKey));
         assert_eq!(
-            secrets.seal("", "shop", "env:"),
+            secrets.encrypt("", "shop", "env:"),
             Err(SecretError::Reference)
         );
         assert_eq!(
-            secrets.seal("", "shop", "env:SHOP_KEY").unwrap(),
+            secrets.encrypt("", "shop", "env:SHOP_KEY").unwrap(),
             "env:SHOP_KEY"
         );
         for key in ["", "AAAA", &STANDARD.encode([0; 33]), "not base64"] {
@@ -679,7 +684,7 @@ mod tests {
     fn a_signing_key_is_redacted_in_each_form_a_response_could_echo() {
         let key = "whsec_+/KQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw+w==";
         let secrets = Secrets::with_key(KEY).unwrap();
-        let kept = [secrets.seal("acme", "shop", key).unwrap()];
+        let kept = [secrets.encrypt("acme", "shop", key).unwrap()];
         let signing = secrets.signing(&endpoint(&kept)).unwrap().unwrap();
         for form in [
             "whsec_+/KQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw+w==",
@@ -707,14 +712,14 @@ mod tests {
     #[test]
     fn debug_output_of_secrets_contains_no_key() {
         let secrets = Secrets::with_key(KEY).unwrap();
-        let kept = [secrets.seal("acme", "shop", NEW).unwrap()];
+        let kept = [secrets.encrypt("acme", "shop", NEW).unwrap()];
         let signing = secrets.signing(&endpoint(&kept)).unwrap();
         let shown = format!("{secrets:?} {signing:?} {kept:?}");
         assert!(
             !shown.contains("MfKQ9r8G") && !shown.contains("AAECAwQF"),
             "{shown}"
         );
-        let refused = secrets.seal("acme", "shop", "whsec_short").unwrap_err();
+        let refused = secrets.encrypt("acme", "shop", "whsec_short").unwrap_err();
         assert!(!refused.to_string().contains("short"));
     }
 }

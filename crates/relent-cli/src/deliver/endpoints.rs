@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::disabled::{all, say_if_disabled};
 use super::list::{columns, full_name};
 use super::server::{Connection, Server, Version, encoded, json, relative_time, sanitized, text};
-use super::values::{acknowledged, count, secret, segment, tenant_and_name};
+use super::values::{acknowledged, count, secret, segment, signing_key, tenant_and_name};
 use super::wait::{WAIT_LIMIT, WaitLimit, wait_limit};
 use crate::console::{print, say};
 use crate::human::human;
@@ -160,9 +160,9 @@ pub(crate) enum EndpointsCommand {
         #[command(flatten)]
         named: EndpointRef,
 
-        /// The position of the key: 1 is the newest
-        #[arg(value_name = "NUMBER")]
-        number: NonZeroU32,
+        /// The number of the key, from 1 for the newest, or its fingerprint
+        #[arg(value_name = "NUMBER|FINGERPRINT", value_parser = signing_key)]
+        key: String,
 
         /// Also remove the last key: attempts are then unsigned
         #[arg(long)]
@@ -338,17 +338,22 @@ pub(super) async fn run(command: EndpointsCommand) -> Result<(), ExitError> {
         }
         EndpointsCommand::RemoveKey {
             named,
-            number,
+            key,
             allow_unsigned,
         } => {
             let server = named.connection.open()?;
             // After a change by another client, another key may have this number.
             let (before, version) = named.read(&server).await?;
-            let path = named.path(&format!("/secrets/{number}"));
+            let path = named.path(&format!("/secrets/{}", encoded(&key)));
             let path = format!("{path}&allow_unsigned={allow_unsigned}");
             let changed = server.delete(&path, Some(&version)).await?;
-            let index = usize::try_from(number.get()).unwrap_or(usize::MAX) - 1;
-            let removed = keys(&before).into_iter().nth(index).unwrap_or_default();
+            let fingerprints = before["fingerprints"].as_array().into_iter().flatten();
+            let index = fingerprints
+                .map(Value::as_str)
+                .position(|fingerprint| fingerprint == Some(&*key));
+            let index = index.or_else(|| key.parse::<usize>().ok()?.checked_sub(1));
+            let removed = index.and_then(|index| keys(&before).into_iter().nth(index));
+            let removed = removed.unwrap_or_default();
             say(&format!(
                 "{}: removed signing key {removed}; signing keys left: {}",
                 named.full_name(),
@@ -684,6 +689,9 @@ fn described(status: &Value, recent: &Value) -> String {
 fn policy_text(policy: &str) -> Result<String, ExitError> {
     match presets::get(policy) {
         Some(_) => Ok(policy.to_owned()),
+        None if policy == "off" => Err(ExitError::usage(
+            "--policy off: an endpoint needs a schedule; `relent deliver endpoints disable` holds its messages".to_owned(),
+        )),
         None => std::fs::read_to_string(policy).map_err(|error| {
             let near = nearest(policy, presets::names());
             let near = near.map_or_else(String::new, |near| format!("did you mean `{near}`? "));

@@ -296,10 +296,10 @@ fn signing(args: &SendArgs, endpoint: &mut Endpoint) -> Result<Secrets, ExitErro
         .map_err(|error| ExitError::failed(error.to_string()))?;
     for secret in &args.secrets {
         let text = super::values::secret(secret)?;
-        let sealed = secrets
-            .seal("", &endpoint.name, &text)
+        let encrypted = secrets
+            .encrypt("", &endpoint.name, &text)
             .map_err(|error| wrong(secret, error.to_string()))?;
-        endpoint.secrets.push(sealed);
+        endpoint.secrets.push(encrypted);
     }
     Ok(secrets)
 }

@@ -41,6 +41,18 @@ pub(super) fn segment(text: &str) -> Result<String, String> {
     }
 }
 
+/// Parses the number or the fingerprint of a signing key.
+pub(super) fn signing_key(text: &str) -> Result<String, String> {
+    let is_fingerprint = text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    match is_fingerprint || count(text).is_ok() {
+        true => Ok(text.to_ascii_lowercase()),
+        false => Err(
+            "use its number, 1 for the newest, or its fingerprint of 8 hexadecimal digits"
+                .to_owned(),
+        ),
+    }
+}
+
 /// Separates a name such as `acme/warehouse`, as endpoints are printed, into tenant and name, unless a tenant is given.
 pub(super) fn tenant_and_name(tenant: Option<&str>, name: &str) -> (Option<String>, String) {
     match (tenant, name.split_once('/')) {

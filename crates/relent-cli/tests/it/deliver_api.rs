@@ -552,29 +552,35 @@ fn the_api_conforms_to_its_openapi_description() {
     let spec = json!({ "url": ok, "secrets": ["env:NEW", "env:OLD"] }).to_string();
     let (_, signed) = at.ask("PUT", "/v1/endpoints/signed", &spec);
     assert_eq!(signed["warnings"].as_array().map(Vec::len), Some(1));
-    let key = |number: &str| format!("/v1/endpoints/signed/secrets/{number}");
+    let key = |key: &str| format!("/v1/endpoints/signed/secrets/{key}");
     at.refused(422, "DELETE", &key("0"), "", "1 is the newest");
     at.refused(422, "DELETE", &key("x"), "", "1 is the newest");
-    at.refused(404, "DELETE", &key("3"), "", "it has 2");
-    at.refused(
-        404,
-        "DELETE",
-        "/v1/endpoints/no/secrets/1",
-        "",
-        "no endpoint",
-    );
+    let of_none = "/v1/endpoints/no/secrets/96ad2ccd";
+    at.refused(404, "DELETE", of_none, "", "no endpoint");
+    // A repeated request would remove another key.
+    at.refused(428, "DELETE", &key("2"), "", "fingerprint");
     for (field, wanted) in [
         (format!("if-match: {first}"), 412),
+        ("if-match: *".to_owned(), 412),
         ("if-match: 7".to_owned(), 400),
     ] {
         let fields = format!("{token}{field}\r\n");
         let (status, _) = at.ask_as(&fields, "DELETE", &key("1"), "");
         assert_eq!(status, wanted, "{field}");
     }
-    let (_, left) = at.ask("DELETE", &key("2"), "");
+    let remove = |at: &mut Setup, path: &str| {
+        let endpoint = "/v1/endpoints/signed";
+        let (_, head, _) = at.server.raw("GET", endpoint, &token, "");
+        let fields = format!("{token}if-match: {}\r\n", tag(&head));
+        at.ask_as(&fields, "DELETE", path, "")
+    };
+    assert_eq!(remove(&mut at, &key("3")).0, 404);
+    let (_, left) = remove(&mut at, &key("2"));
     assert_eq!(left["endpoint"]["secrets"], json!(["env:NEW"]));
-    at.refused(409, "DELETE", &key("1"), "", "?allow_unsigned=true");
-    let (_, left) = at.ask("DELETE", &format!("{}?allow_unsigned=true", key("1")), "");
+    let (status, last) = remove(&mut at, &key("1"));
+    assert_eq!(status, 409);
+    assert!(last.to_string().contains("?allow_unsigned=true"), "{last}");
+    let (_, left) = remove(&mut at, &format!("{}?allow_unsigned=true", key("1")));
     assert_eq!(left["endpoint"]["secrets"], json!([]));
 
     // A signing key is added as the newest, once.
@@ -588,6 +594,11 @@ fn the_api_conforms_to_its_openapi_description() {
     assert_eq!(signed["fingerprints"], json!([null, null]));
     let (_, signed) = at.ask("POST", keys, &secret(SECRET));
     assert_eq!(signed["fingerprints"], json!(["96ad2ccd", null, null]));
+    // By its fingerprint a key is removed once, however often the request is sent.
+    assert_eq!(at.ask("DELETE", &key("96ad2ccd"), "").0, 200);
+    at.refused(404, "DELETE", &key("96ad2ccd"), "", "96ad2ccd");
+    let (_, signed) = at.ask("GET", "/v1/endpoints/signed", "");
+    assert_eq!(signed["endpoint"]["secrets"], json!(["env:NEW", "env:OLD"]));
     at.refused(400, "POST", keys, "nonsense", "no JSON");
     at.refused(413, "POST", keys, &huge, "fewer");
     at.refused(422, "POST", keys, &secret("hunter2"), "secret: ");
@@ -713,15 +724,15 @@ fn a_payload_arrives_unchanged_and_signed_and_no_response_has_the_key() {
     let url = at.receiver.url("/ok");
     let spec = json!({ "url": url, "secrets": [SECRET] }).to_string();
     let (_, registered) = at.ask("PUT", "/v1/endpoints/shop", &spec);
-    assert_eq!(registered["endpoint"]["secrets"], json!(["sealed"]));
+    assert_eq!(registered["endpoint"]["secrets"], json!(["encrypted"]));
     // Other changes keep the key, and an empty list removes it.
     let (_, changed) = at.ask("PUT", "/v1/endpoints/shop", &endpoint(&url));
-    assert_eq!(changed["endpoint"]["secrets"], json!(["sealed"]));
+    assert_eq!(changed["endpoint"]["secrets"], json!(["encrypted"]));
     for path in ["/v1/endpoints", "/v1/endpoints/shop"] {
         let (_, shown) = at.ask("GET", path, "");
         let shown = shown.to_string();
         assert!(
-            !shown.contains("whsec_") && !shown.contains("sealed:"),
+            !shown.contains("whsec_") && !shown.contains("encrypted:"),
             "{shown}"
         );
     }

@@ -53,11 +53,11 @@ fn adding_an_existing_endpoint_changes_only_the_given_settings() {
     let ran = add(&["--secret", "k1"]);
     assert!(
         ran.stderr
-            .contains("pay is changed: signing keys: 1 (newest): sealed"),
+            .contains("pay is changed: signing keys: 1 (newest): encrypted"),
         "{ran:?}"
     );
     let mut expected = before.clone();
-    expected["secrets"] = json!(["sealed"]);
+    expected["secrets"] = json!(["encrypted"]);
     assert_eq!(settings(&at.server, "/v1/endpoints/pay"), expected);
 
     // Without an option nothing changes, and each option changes its own setting.
@@ -89,8 +89,8 @@ fn adding_an_existing_endpoint_changes_only_the_given_settings() {
         "hold             false: the schedule is a contract",
         "on-dead-letter   skip",
         "topics           pay.*",
-        "headers          x-shop: sealed",
-        "keys             1 (newest): sealed ",
+        "headers          x-shop: encrypted",
+        "keys             1 (newest): encrypted ",
     ] {
         assert!(shown.contains(row), "{row} in {shown}");
     }
@@ -137,7 +137,7 @@ fn a_signing_key_is_rotated_with_two_commands() {
     // The request may be repeated.
     for _ in 0..2 {
         let ran = at.run(&["endpoints", "add-key", "shop", "--secret", "new.key"]);
-        let says = format!("shop signs with 1 (newest): sealed {new}, 2: sealed {old}");
+        let says = format!("shop signs with 1 (newest): encrypted {new}, 2: encrypted {old}");
         assert!(ran.stderr.contains(&says), "{says} in {ran:?}");
     }
     let id = at
@@ -149,9 +149,15 @@ fn a_signing_key_is_rotated_with_two_commands() {
         .unwrap()
         .to_owned();
     assert_eq!(signature.split(' ').count(), 2, "{signature}");
-    let ran = at.run(&["endpoints", "remove-key", "shop", "2"]);
-    let says = format!("2: sealed {old}; signing keys left: 1 (newest): sealed {new}");
-    assert!(ran.stderr.contains(&says), "{says} in {ran:?}");
+    for key in ["2", old] {
+        let ran = at.run(&["endpoints", "remove-key", "shop", key]);
+        let says = format!("2: encrypted {old}; signing keys left: 1 (newest): encrypted {new}");
+        assert!(ran.stderr.contains(&says), "{says} in {ran:?}");
+        // As the newest, so the keys change places.
+        at.run(&["endpoints", "remove-key", "shop", "1", "--allow-unsigned"]);
+        at.run(&["endpoints", "add-key", "shop", "--secret", "old.key"]);
+        at.run(&["endpoints", "add-key", "shop", "--secret", "new.key"]);
+    }
 }
 
 #[test]
@@ -165,7 +171,17 @@ fn new_key_makes_a_valid_key_and_replaces_no_file() {
     at.run(&["endpoints", "add", "shop", &url, "--secret", "k"]);
     let refused = new_key(&at, &["-o", "k"]);
     assert_eq!(refused.status, 2, "{refused:?}");
+    let refused = new_key(&at, &["-o", "no/folder/k"]);
+    let says = "no/folder/k: cannot be created: No such file or directory";
+    assert!(refused.stderr.contains(says), "{refused:?}");
     assert_eq!(fs::read_to_string(at.folder().join("k")).unwrap(), key);
+    let add = ["endpoints", "add", "shop", &url, "--policy", "off"];
+    let refused = at.server.deliver(at.folder(), &add);
+    let says = "an endpoint needs a schedule";
+    assert!(
+        refused.status == 2 && refused.stderr.contains(says),
+        "{refused:?}"
+    );
     fs::write(at.folder().join("bad"), "hunter2").unwrap();
     let add = ["endpoints", "add", "shop", &url, "--secret", "bad"];
     let refused = at.server.deliver(at.folder(), &add);

@@ -64,7 +64,7 @@ fn a_server_does_not_start_with_the_wrong_encryption_key() {
     let refused = serve(folder, &INSIDE);
     assert_eq!(refused.status, 2, "{refused:?}");
     for part in [
-        "--key-file relent-deliver.key: it does not open",
+        "--key-file relent-deliver.key: it does not decrypt",
         "\"shop\"",
         "copy",
     ] {
@@ -84,7 +84,7 @@ fn a_server_does_not_start_with_the_wrong_encryption_key() {
     assert!(
         refused
             .stderr
-            .contains("RELENT_OUTBOX_KEY: it does not open"),
+            .contains("RELENT_OUTBOX_KEY: it does not decrypt"),
         "{}",
         refused.stderr
     );
@@ -136,7 +136,7 @@ fn replace_key_holds_messages_until_signing_keys_are_registered_again() {
     );
     until("it is said", || {
         let said = server.said();
-        (said.contains("messages are held by a fault of this side") && said.contains("signing-key"))
+        (said.contains("messages are held by a local fault") && said.contains("signing-key"))
             .then_some(())
     });
     let (_, _, metrics) = server.raw(
@@ -153,7 +153,7 @@ fn replace_key_holds_messages_until_signing_keys_are_registered_again() {
     assert!(
         listed
             .stdout
-            .contains("local-fault: the signing key was sealed"),
+            .contains("local-fault: the signing key was encrypted"),
         "{listed:?}"
     );
     assert!(receiver.seen().is_empty());
@@ -234,6 +234,11 @@ fn removing_the_last_signing_key_requires_allow_unsigned() {
     let (status, problem) = server.ask("PUT", "/v1/endpoints/shop", &none);
     assert_eq!(status, 422, "{problem}");
     assert_eq!(keys(), json!(["env:NEW"]));
+    for wrong in ["0", "x", "96ad2cc"] {
+        let refused = run(&[wrong]);
+        assert_eq!(refused.status, 2, "{refused:?}");
+        assert!(refused.stderr.contains("1 for the newest"), "{refused:?}");
+    }
     assert_eq!(run(&["1", "--allow-unsigned"]).status, 0);
     assert_eq!(keys(), json!([]));
 }
@@ -263,7 +268,7 @@ fn a_form_removes_a_signing_key_unless_the_keys_have_changed() {
     let first = revision();
     for (number, revision, status, says) in [
         ("3", &first[..], 422, "it has no signing key 3"),
-        ("0", &first, 422, "no number of a signing key"),
+        ("0", &first, 422, "nor its number"),
         ("2", "", 409, "was changed"),
     ] {
         let (got, said) = remove(number, revision, "");

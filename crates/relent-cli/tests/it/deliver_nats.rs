@@ -120,7 +120,7 @@ fn invalid_nats_messages_are_rejected_and_counted() {
         let answer = format!("{answer}\n");
         for (subject, text, wrong) in [
             (format!("{this}.end"), "junk", "has no end"),
-            (format!("{this}.end"), &answer, "nobody had permission"),
+            (format!("{this}.end"), &answer, "no worker had permission"),
             (format!("{this}7.end"), &answer, "no attempt of this number"),
         ] {
             let said = client

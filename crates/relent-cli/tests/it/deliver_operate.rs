@@ -141,7 +141,7 @@ fn contents_require_the_content_token_and_never_include_secrets() {
     let (_, listed) = at.server.ask("GET", "/v1/endpoints/shop", "");
     let (_, message) = at.server.ask("GET", &format!("/v1/messages/{id}"), "");
     let (_, endpoint) = at.server.page(&may, "/endpoints/shop");
-    assert_eq!(listed["endpoint"]["headers"]["authorization"], "sealed");
+    assert_eq!(listed["endpoint"]["headers"]["authorization"], "encrypted");
     let database = fs::read(at.folder().join("relent-deliver.db-wal")).unwrap();
     let kept = String::from_utf8_lossy(&database).into_owned();
     for text in [
@@ -442,11 +442,11 @@ fn a_form_registers_an_endpoint_like_the_api() {
     assert_eq!(endpoint["topics"], json!(["order.*", "stock.low"]));
     assert_eq!(
         endpoint["headers"],
-        json!({ "authorization": "sealed", "x-shop": "sealed" })
+        json!({ "authorization": "encrypted", "x-shop": "encrypted" })
     );
     assert_eq!(
         (&endpoint["policy"], &endpoint["secrets"]),
-        (&json!("svix"), &json!(["sealed"]))
+        (&json!("svix"), &json!(["encrypted"]))
     );
     for (form, status, says) in [
         (form("shop", &ok, ""), 409, "already"),

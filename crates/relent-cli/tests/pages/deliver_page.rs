@@ -238,7 +238,7 @@ fn the_page_shows_stuck_messages_with_reasons_and_actions() {
         let (_, shop) = server.ask("GET", "/v1/endpoints/shop?tenant=acme", "");
         shop["endpoint"]["secrets"].clone()
     };
-    assert_eq!(left(), json!(["sealed"]));
+    assert_eq!(left(), json!(["encrypted"]));
     let may = "document.querySelector('#unsigned').form.checkValidity()";
     assert_eq!(browser.value(may), false);
     browser.value("document.querySelector('#unsigned').checked = true");

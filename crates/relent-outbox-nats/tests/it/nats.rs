@@ -158,7 +158,7 @@ async fn over_nats_each_message_arrives_once_and_signed() {
     let secrets = Secrets::with_key(KEY).unwrap();
     for name in ["a", "b", "c"] {
         let mut endpoint = Endpoint::new(name, receiver.url(name)).policy(QUICK);
-        endpoint.secrets = vec![secrets.seal("", name, SECRET).unwrap()];
+        endpoint.secrets = vec![secrets.encrypt("", name, SECRET).unwrap()];
         bench.store.put_endpoint(endpoint).await.unwrap();
         bench.enqueue(name, 100).await;
     }
@@ -235,7 +235,7 @@ async fn a_dispatcher_records_the_same_attempts_as_a_worker() {
                     "not-body" => Acknowledgement::CodeSuccess,
                     _ => Acknowledgement::Success,
                 });
-            endpoint.secrets = vec![secrets.seal("", name, SECRET).unwrap()];
+            endpoint.secrets = vec![secrets.encrypt("", name, SECRET).unwrap()];
             add.push(endpoint);
         }
         add.push(Endpoint::new("refused", &closed));
@@ -513,7 +513,7 @@ async fn invalid_nats_messages_change_nothing() {
     let Some(nats) = servers::nats() else { return };
     let dispatcher_client = DispatcherClient::new(&nats).await;
     let said = dispatcher_client.end(&answered(0, 0, "")).await;
-    assert!(said.contains("nobody had permission to begin"), "{said}");
+    assert!(said.contains("no worker had permission to begin"), "{said}");
     for name in ["", "one", &"x".repeat(100_000)] {
         assert_eq!(dispatcher_client.begin(name).await, 0, "{name}");
     }

@@ -73,7 +73,7 @@ pub(super) async fn guard<S: Store>(
             Err(_) => refuse(
                 StatusCode::SERVICE_UNAVAILABLE,
                 format!(
-                    "it took longer than {} s, and nobody knows whether it was done: ask again",
+                    "it took longer than {} s, and it is unknown whether it was done: send it again",
                     REQUEST_TIMEOUT.as_secs()
                 ),
             )

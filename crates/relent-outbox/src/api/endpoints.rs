@@ -150,7 +150,7 @@ struct Listed {
 }
 
 /// Whether a stored key is encrypted, and no reference.
-pub(super) fn is_sealed(kept: &str) -> bool {
+pub(super) fn is_encrypted(kept: &str) -> bool {
     !kept.starts_with("env:")
 }
 
@@ -362,7 +362,7 @@ async fn other_key<S: Store>(
     api: &Api<S>,
     mut kept: impl Iterator<Item = &String>,
 ) -> Option<HandlerResult> {
-    if !kept.any(|kept| is_sealed(kept)) {
+    if !kept.any(|kept| is_encrypted(kept)) {
         return None;
     }
     match api.secrets.check(&api.store).await {
@@ -378,11 +378,38 @@ const BUSY: &str = "others change this endpoint all the time, and it is not chan
 
 const LAST_KEY: &str = "without any signing key the attempts would not be signed: leave one, or say so by ?allow_unsigned=true";
 
+const NUMBERED: &str = "a number names another key after each removal: name the key by its fingerprint, or send If-Match with the \
+     ETag of the endpoint";
+
+/// Whether the text has the form of a [fingerprint](crate::secrets::fingerprint), which no number has.
+fn is_fingerprint(text: &str) -> bool {
+    text.len() == 8
+        && text
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Returns the number of the signing key with this fingerprint.
+fn number_of(secrets: &Secrets, endpoint: &Endpoint, key: &str) -> Result<NonZeroUsize, Refused> {
+    let fingerprints = secrets.fingerprints(endpoint);
+    let index = fingerprints
+        .iter()
+        .position(|one| one.as_deref() == Some(key));
+    index
+        .and_then(|index| NonZeroUsize::new(index + 1))
+        .ok_or_else(|| {
+            refuse(
+                StatusCode::NOT_FOUND,
+                format!("it has no signing key with the fingerprint {key}, or has it no more"),
+            )
+        })
+}
+
 /// Parses the number of a signing key: 1 is the newest.
 pub(super) fn key_number(text: &str) -> Result<NonZeroUsize, Refused> {
     text.parse().map_err(|_| {
         unacceptable(format!(
-            "{text:?} is no number of a signing key: 1 is the newest"
+            "{text:?} is neither the fingerprint of a signing key nor its number: 1 is the newest"
         ))
     })
 }
@@ -407,22 +434,36 @@ pub(super) fn without_key(
     Ok(endpoint)
 }
 
-/// Removes one signing key: 1 is the newest.
+/// Removes one signing key, by its fingerprint, or by its number in a version of the endpoint. So a repeated request
+/// removes no other key.
 pub(super) async fn remove_secret<S: Store>(
     State(api): State<Shared<S>>,
     path: Result<Path<(String, String)>, PathRejection>,
     uri: Uri,
     headers: HeaderMap,
 ) -> HandlerResult {
-    let Path((name, number)) =
+    let Path((name, key)) =
         path.map_err(|_| unacceptable("the path has to be UTF-8, percent-encoded"))?;
     let Signed {
         tenant,
         allow_unsigned,
     } = query(&uri)?;
     let (tenant, name) = named(tenant, name)?;
-    let number = key_number(&number)?;
-    let without = |endpoint| {
+    let number = match is_fingerprint(&key) {
+        true => None,
+        false => Some(key_number(&key)?),
+    };
+    if number.is_some() {
+        match Preconditions::of(&headers).and_then(|preconditions| preconditions.version()) {
+            Ok(_) => {}
+            Err(PreconditionError::Required) => {
+                return Err(refuse(StatusCode::PRECONDITION_REQUIRED, NUMBERED));
+            }
+            Err(error) => return Ok(error.response().map(Body::from)),
+        }
+    }
+    let without = |endpoint: Endpoint| {
+        let number = number.map_or_else(|| number_of(&api.secrets, &endpoint, &key), Ok)?;
         without_key(
             endpoint,
             number,
@@ -450,11 +491,11 @@ pub(super) async fn add_secret<S: Store>(
 ) -> HandlerResult {
     let (tenant, name) = whose(path, &uri)?;
     let NewSecret { secret } = read(body)?;
-    let sealed = api
+    let encrypted = api
         .secrets
-        .seal(&tenant, &name, &secret)
+        .encrypt(&tenant, &name, &secret)
         .map_err(|error| unacceptable(format!("secret: {error}")))?;
-    if let Some(refused) = other_key(&api, [&sealed].into_iter()).await {
+    if let Some(refused) = other_key(&api, [&encrypted].into_iter()).await {
         return refused;
     }
     let with = |mut endpoint: Endpoint| {
@@ -466,7 +507,7 @@ pub(super) async fn add_secret<S: Store>(
                 "secret: the endpoint has {MAX_SECRETS} keys, and these are the most: remove one first"
             )));
         }
-        endpoint.secrets.insert(0, sealed.clone());
+        endpoint.secrets.insert(0, encrypted.clone());
         Ok(endpoint)
     };
     change(&api, &tenant, &name, &headers, with).await
@@ -586,7 +627,7 @@ impl<S> Api<S> {
         endpoint
             .check()
             .map_err(|error| unacceptable(format!("topics: {error}")))?;
-        endpoint.headers = self.sealed_headers(tenant, name, &endpoint.headers)?;
+        endpoint.headers = self.encrypted_headers(tenant, name, &endpoint.headers)?;
         if endpoint.secrets.len() > MAX_SECRETS {
             return Err(unacceptable(format!(
                 "secrets: {MAX_SECRETS} keys at most, the newest first"
@@ -595,7 +636,7 @@ impl<S> Api<S> {
         for secret in &mut endpoint.secrets {
             *secret = self
                 .secrets
-                .seal(tenant, name, secret)
+                .encrypt(tenant, name, secret)
                 .map_err(|error| unacceptable(format!("secrets: {error}")))?;
         }
         Ok(endpoint)
@@ -604,7 +645,7 @@ impl<S> Api<S> {
 
 impl<S> Api<S> {
     /// Checks the described header fields, and encrypts their values.
-    fn sealed_headers(
+    fn encrypted_headers(
         &self,
         tenant: &str,
         name: &str,
@@ -614,18 +655,18 @@ impl<S> Api<S> {
         if given.len() > headers::MAX_FIELDS {
             return Err(wrong(InvalidHeader::TooMany.to_string()));
         }
-        let mut sealed = BTreeMap::new();
+        let mut encrypted = BTreeMap::new();
         for (field, value) in given {
             if value == headers::shown("") {
                 return Err(wrong(format!(
                     "the value of {field} is only what is shown instead of it: give the value, or leave headers out to keep all"
                 )));
             }
-            let kept = headers::seal(&self.secrets, tenant, name, field, value)
+            let kept = headers::encrypt(&self.secrets, tenant, name, field, value)
                 .map_err(|error| wrong(error.to_string()))?;
-            sealed.insert(field.clone(), kept);
+            encrypted.insert(field.clone(), kept);
         }
-        Ok(sealed)
+        Ok(encrypted)
     }
 }
 

@@ -16,7 +16,7 @@ use url::form_urlencoded;
 
 use super::access::SESSION;
 use super::contents::DEFAULT_SHOWN_BYTES;
-use super::endpoints::{is_sealed, key_number, names, redact, shown_keys, without_key};
+use super::endpoints::{is_encrypted, key_number, names, redact, shown_keys, without_key};
 use super::messages::only;
 use super::response::{name, query};
 use super::sessions::{Contents, PageSession};
@@ -555,7 +555,7 @@ async fn act<S: Store>(
                 }
             };
             let mut kept = endpoint.secrets.iter().chain(endpoint.headers.values());
-            if kept.any(|kept| is_sealed(kept))
+            if kept.any(|kept| is_encrypted(kept))
                 && let Err(error) = api.secrets.check(&api.store).await
             {
                 let what = format!("The key of this server is not that of the store: {error}.");

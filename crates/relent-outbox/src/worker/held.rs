@@ -79,7 +79,7 @@ impl fmt::Display for HoldReason {
             Self::RateLimit => "the rate limit of its policy allows no more",
             Self::Concurrency => "as many of its attempts run as its concurrency allows",
             Self::Slots => "the worker makes as many attempts as it may, to all endpoints",
-            Self::LocalFault => "a fault of this side, which the operator has to mend",
+            Self::LocalFault => "a local fault, which the operator has to repair",
         })
     }
 }

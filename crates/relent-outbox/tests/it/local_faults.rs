@@ -70,7 +70,7 @@ async fn a_worker_does_not_start_with_a_key_of_another_store() {
     store.put_endpoint(shop.clone()).await.unwrap();
     open(other.clone()).await.unwrap();
     open(own.clone()).await.unwrap();
-    shop.secrets.push(own.seal("", "shop", SECRET).unwrap());
+    shop.secrets.push(own.encrypt("", "shop", SECRET).unwrap());
     store.put_endpoint(shop.clone()).await.unwrap();
     open(own.clone()).await.unwrap();
     let refused = open(other.clone()).await.unwrap_err();
@@ -94,7 +94,7 @@ async fn a_store_without_a_key_check_adopts_a_matching_key() {
     // The first key was encrypted with a lost key; only the other endpoint was registered again.
     for (name, key) in [("lost", &other), ("shop", &own)] {
         let mut endpoint = Endpoint::new(name, "https://shop.example/");
-        endpoint.secrets = vec![key.seal("", name, SECRET).unwrap()];
+        endpoint.secrets = vec![key.encrypt("", name, SECRET).unwrap()];
         store.put_endpoint(endpoint).await.unwrap();
     }
     let third = Secrets::with_key("/////////////////////////////////////////w8=").unwrap();
@@ -110,11 +110,11 @@ async fn an_unavailable_signing_key_holds_only_its_messages() {
     let receiver = Receiver::new(|_| ok()).await;
     let own = Secrets::with_key(KEY).unwrap();
     let other = Secrets::with_key(OTHER).unwrap();
-    let sealed = other.seal("", "sealed", SECRET).unwrap();
+    let encrypted = other.encrypt("", "encrypted", SECRET).unwrap();
     for (name, secrets) in [
         ("unset", vec!["env:RELENT_NO_SUCH_VARIABLE".to_owned()]),
         ("no-key", vec!["env:PATH".to_owned()]),
-        ("sealed", vec![sealed]),
+        ("encrypted", vec![encrypted]),
         ("plain", Vec::new()),
     ] {
         let mut endpoint = Endpoint::new(name, receiver.url(name)).policy(TWO);
@@ -153,11 +153,11 @@ async fn an_unavailable_signing_key_holds_only_its_messages() {
     }
     assert_eq!(receiver.hits().len(), 1);
     // After a new registration, delivery continues without a restart.
-    let mut endpoint = Endpoint::new("sealed", receiver.url("sealed")).policy(TWO);
-    endpoint.secrets = vec![own.seal("", "sealed", SECRET).unwrap()];
+    let mut endpoint = Endpoint::new("encrypted", receiver.url("encrypted")).policy(TWO);
+    endpoint.secrets = vec![own.encrypt("", "encrypted", SECRET).unwrap()];
     store.put_endpoint(endpoint).await.unwrap();
     let delivered = until(|| async {
-        let message = message(&store, "sealed").await;
+        let message = message(&store, "encrypted").await;
         (message.state == MessageState::Delivered).then_some(message)
     })
     .await;

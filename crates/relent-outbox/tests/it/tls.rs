@@ -131,7 +131,7 @@ async fn attempt_with(address: SocketAddr, trusted: Trust) -> AttemptResult {
         .unwrap();
     let secrets = Secrets::with_key("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=").unwrap();
     let mut endpoint = Endpoint::new("shop", "");
-    endpoint.secrets = vec![secrets.seal("", "shop", KEY).unwrap()];
+    endpoint.secrets = vec![secrets.encrypt("", "shop", KEY).unwrap()];
     let signing = secrets.signing(&endpoint).unwrap();
     let policy = schedule::policy("alipay").unwrap();
     let (id, payload) = (MessageId::new(), Bytes::from_static(b"{\"order\":17}"));

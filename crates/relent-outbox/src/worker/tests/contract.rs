@@ -151,14 +151,15 @@ async fn a_local_fault_holds_messages_without_counting_attempts() {
 async fn messages_that_cannot_be_signed_or_sent_are_held() {
     let mut unsigned = endpoint(0);
     unsigned.secrets = vec!["env:RELENT_NO_SUCH_VARIABLE".to_owned()];
-    let mut sealed = endpoint(1);
-    sealed.secrets = vec!["sealed:v1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=".to_owned()];
+    let mut encrypted = endpoint(1);
+    encrypted.secrets =
+        vec!["encrypted:v1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=".to_owned()];
     let mut inside = endpoint(2);
     inside.url = "https://10.0.0.1/".to_owned();
     let mut plain = endpoint(3);
     plain.url = "http://shop.example/".to_owned();
     let later = endpoint(4).policy("a_key_of_a_later_version = 1");
-    let store = Memory::new([unsigned, sealed, inside, plain, later, endpoint(5)]);
+    let store = Memory::new([unsigned, encrypted, inside, plain, later, endpoint(5)]);
     for lane in 1..=6 {
         store.add(lane, "x");
     }
