@@ -394,7 +394,8 @@ impl<K, M, N> RetryLayer<K, M, N> {
 
     /// Gives [`Resends`] to the service, in the extensions of each request: for a service that sends a request again
     /// by itself, and counts it there. The count includes those requests in [`Summary::attempts`], in the number of
-    /// each [`Attempt`], and in the retries that the policy allows.
+    /// each [`Attempt`], and in the retries that the policy allows. The metric `relent_resends_total` counts them, and
+    /// `relent_attempts_total` does not.
     ///
     /// ```
     /// use relent::Policy;

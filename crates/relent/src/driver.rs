@@ -308,6 +308,12 @@ impl<K: Clock> Driver<'_, K> {
         self.call.shorten_delay(&mut self.environment, until)
     }
 
+    /// Reports that the transport has sent so many requests again by itself, for the metric
+    /// `relent_resends_total`. It changes no decision.
+    pub fn on_resends(&self, number: u32) {
+        self.environment.observer.on_resends(number);
+    }
+
     /// Reports that the running attempt made lasting progress, though it fails. The retry count and
     /// the backoff restart; time limits stay. The failure that follows does not count against the
     /// destination. Call it before reporting the failure; see

@@ -85,6 +85,14 @@ impl Observer {
         meters::hedge(self.label.as_ref());
     }
 
+    /// The transport has sent so many requests again by itself.
+    #[cold]
+    pub(crate) fn on_resends(&self, number: u32) {
+        #[cfg(feature = "metrics")]
+        meters::resends(self.label.as_ref(), number);
+        let _ = number;
+    }
+
     /// An attempt failed.
     #[inline]
     pub(crate) fn on_failure(&self, failure: &Failure) {

@@ -332,6 +332,19 @@ async fn metrics_count_a_hedge_as_an_attempt_but_no_retry() {
     );
 }
 
+#[test]
+fn metrics_count_what_a_transport_sends_again_apart_from_attempts() {
+    let recorder = metrics_util::debugging::DebuggingRecorder::new();
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let policy = policy().build().unwrap();
+    let driver = Driver::builder(&policy, VirtualClock::new()).start();
+    driver.on_resends(2);
+    assert_eq!(
+        collector::measured(&recorder.snapshotter()),
+        measures([("relent_resends_total", &[2.0])])
+    );
+}
+
 /// A queued request counts as held back by the circuit breaker until it is released, and each state
 /// change of the breaker is reported.
 #[tokio::test(start_paused = true)]

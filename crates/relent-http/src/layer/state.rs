@@ -148,7 +148,11 @@ pub(super) fn summary<B, R, K: Clock>(
     let mut summary = driver.summary(stop);
     let resends = extras.and_then(|extras| extras.of_attempts.resends.as_ref());
     if let Some(resends) = resends.filter(|_| summary.attempts > 0) {
-        summary.attempts = resends.attempts();
+        let attempts = resends.attempts();
+        if attempts > summary.attempts {
+            driver.on_resends(attempts - summary.attempts);
+        }
+        summary.attempts = attempts;
     }
     summary
 }

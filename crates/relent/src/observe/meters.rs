@@ -10,8 +10,8 @@ use relent_core::{Failure, StopReason};
 
 use super::{
     ATTEMPTS, BUDGET_LEFT, BY, CIRCUIT_BREAKER_CHANGES, COOLDOWNS, DESTINATION, FAILURES, HEDGES,
-    HELD, HELD_BACK, HINT, KIND, METRICS, Metric, MetricKind, RATE_LIMIT, REASON, RETRIES, STATE,
-    STOPS, TARGET, WAIT,
+    HELD, HELD_BACK, HINT, KIND, METRICS, Metric, MetricKind, RATE_LIMIT, REASON, RESENDS, RETRIES,
+    STATE, STOPS, TARGET, WAIT,
 };
 use crate::destination::BreakerState;
 
@@ -22,6 +22,7 @@ static UNLABELLED_KEYS: Keys = Keys {
     attempts: Key::from_static_name(ATTEMPTS.name),
     retries: Key::from_static_name(RETRIES.name),
     hedges: Key::from_static_name(HEDGES.name),
+    resends: Key::from_static_name(RESENDS.name),
     budget_left: Key::from_static_name(BUDGET_LEFT.name),
     rate_limit: Key::from_static_name(RATE_LIMIT.name),
     cooldowns: Key::from_static_name(COOLDOWNS.name),
@@ -59,6 +60,7 @@ struct Keys {
     attempts: Key,
     retries: Key,
     hedges: Key,
+    resends: Key,
     budget_left: Key,
     rate_limit: Key,
     cooldowns: Key,
@@ -85,6 +87,7 @@ impl Label {
             attempts: key(ATTEMPTS.name),
             retries: key(RETRIES.name),
             hedges: key(HEDGES.name),
+            resends: key(RESENDS.name),
             budget_left: key(BUDGET_LEFT.name),
             rate_limit: key(RATE_LIMIT.name),
             cooldowns: key(COOLDOWNS.name),
@@ -152,6 +155,15 @@ pub(super) fn hedge(label: Option<&Label>) {
     let keys = keys(label);
     count(&keys.attempts);
     count(&keys.hedges);
+}
+
+#[cold]
+pub(super) fn resends(label: Option<&Label>, number: u32) {
+    let key = &keys(label).resends;
+    with_recorder(|recorder| {
+        let counter = recorder.register_counter(key, &METADATA);
+        counter.increment(number.into());
+    });
 }
 
 #[inline]

@@ -87,6 +87,14 @@ pub const HEDGES: Metric = Metric::new(
     &[],
     "Hedged attempts that started.",
 );
+/// Requests that a transport sent again by itself.
+pub const RESENDS: Metric = Metric::new(
+    MetricKind::Counter,
+    "relent_resends_total",
+    "requests",
+    &[],
+    "Requests that a service below sent again by itself, and counted as attempts of the call.",
+);
 /// Failures.
 pub const FAILURES: Metric = Metric::new(
     MetricKind::Counter,
@@ -161,10 +169,11 @@ pub const RATE_LIMIT: Metric = Metric::new(
 );
 
 /// All metrics of a client.
-pub const METRICS: [Metric; 12] = [
+pub const METRICS: [Metric; 13] = [
     ATTEMPTS,
     RETRIES,
     HEDGES,
+    RESENDS,
     FAILURES,
     WAIT,
     STOPS,
