@@ -1,10 +1,12 @@
 //! Acknowledgement of messages: decides whether a response acknowledges, or how it failed.
 
+use std::borrow::Cow;
 use std::time::SystemTime;
 
 use http::{HeaderMap, HeaderName, StatusCode};
 use relent_core::{Advice, Cause, Failure, Hint, Network, Policy, Scope};
-use relent_http::{HintOptions, RequestInfo, classify, classify_listed};
+use relent_http::headers::{RELENT_MARK, STRIPE_SHOULD_RETRY, X_SHOULD_RETRY};
+use relent_http::{HintOptions, Mark, RequestInfo, classify, classify_listed};
 use serde_json::Value;
 
 use crate::endpoint::Acknowledgement;
@@ -88,6 +90,8 @@ fn says(headers: &HeaderMap, what: &[u8]) -> bool {
 /// - 410 and `webhook-delivery: disable` set [`NotAcknowledged::gone`]. Whether this message has more attempts after a 410
 ///   depends on the policy.
 /// - `webhook-delivery: abort-message` ends the attempts for this message, whatever the policy says.
+/// - `x-should-retry: false` ends them, too. But "do not retry" with a [`Mark`] asks callers that wait for a response to
+///   spare an overloaded service. The schedule of a message does, and its next attempt follows.
 /// - A `Retry-After` is limited to the policy's `max_hint`. It never ends the attempts by itself.
 /// - A success status with a body that does not acknowledge is retried, and does not count against the endpoint's
 ///   health.
@@ -104,6 +108,7 @@ pub fn judge(
         status, headers, ..
     } = answer;
     let options = HintOptions::default();
+    let headers = &*without_mark(headers);
     // The identifier makes the request idempotent: the receiver drops duplicates.
     let facts = RequestInfo {
         repeatable: true,
@@ -177,6 +182,18 @@ fn refused(status: StatusCode, headers: &HeaderMap, failure: Failure) -> NotAckn
         },
         gone: disables(status, headers).is_some(),
     }
+}
+
+/// Removes a no-retry marker with its advice.
+fn without_mark(headers: &HeaderMap) -> Cow<'_, HeaderMap> {
+    if Mark::read(headers).is_none() {
+        return Cow::Borrowed(headers);
+    }
+    let mut headers = headers.clone();
+    for name in [RELENT_MARK, X_SHOULD_RETRY, STRIPE_SHOULD_RETRY] {
+        headers.remove(name);
+    }
+    Cow::Owned(headers)
 }
 
 fn bounded(mut failure: Failure, headers: &HeaderMap, policy: &Policy) -> Failure {
@@ -370,6 +387,24 @@ mod tests {
         assert_eq!(aborted.failure.hint.advice, Advice::DoNotRetry);
         let other = plain(500, &[("webhook-delivery", "something")]).unwrap_err();
         assert_eq!(other.failure.hint.advice, Advice::None);
+    }
+
+    #[test]
+    fn a_no_retry_marker_does_not_end_a_message() {
+        for mark in ["exhausted", "overloaded"] {
+            let fields = [
+                ("relent-mark", mark),
+                ("x-should-retry", "false"),
+                ("retry-after", "60"),
+            ];
+            let refused = plain(503, &fields).unwrap_err();
+            assert_ne!(refused.failure.kind, FailureKind::Overloaded);
+            assert_eq!(refused.failure.hint.advice, Advice::None);
+            let after = refused.failure.hint.delay();
+            assert_eq!(after, Some(Duration::from_secs(60)));
+        }
+        let refused = plain(422, &[("x-should-retry", "false")]).unwrap_err();
+        assert_eq!(refused.failure.hint.advice, Advice::DoNotRetry);
     }
 
     #[test]
