@@ -1,5 +1,9 @@
 //! The due messages of an endpoint, as far as is known: how many the next claim requests, and in which order.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use crate::store::ClaimOrder;
 
 /// The largest number of messages of one endpoint in a claim.
@@ -16,6 +20,10 @@ pub(super) struct Demand {
     want: usize,
     /// Some due messages have failed before, according to the last claim in order of due times.
     is_mixed: bool,
+    /// The last attempt failed.
+    is_failing: bool,
+    /// Until then messages that have failed before get no turn.
+    fresh_until: Option<Instant>,
     /// Counts claims, for the choice of their order.
     turn: usize,
 }
@@ -27,6 +35,8 @@ impl Demand {
         due_again: false,
         want: 1,
         is_mixed: false,
+        is_failing: false,
+        fresh_until: None,
         turn: 0,
     };
 
@@ -46,17 +56,25 @@ impl Demand {
     }
 
     /// Chooses the order of the next claim. Where some messages fail repeatedly, messages that have never failed get
-    /// turns: while the circuit breaker `is_down` two of three probes, so that a deliverable message soon ends the
-    /// outage.
-    pub(super) fn next_order(&mut self, is_down: bool) -> ClaimOrder {
-        const PROBES: [ClaimOrder; 3] = [ClaimOrder::Fresh, ClaimOrder::Newest, ClaimOrder::Due];
-        const MIXED: [ClaimOrder; 2] = [ClaimOrder::Fresh, ClaimOrder::Due];
+    /// two of three turns, so that a deliverable message starts soon, and ends an outage.
+    pub(super) fn next_order(&mut self, now: Instant, is_down: bool) -> ClaimOrder {
+        const TURNS: [ClaimOrder; 3] = [ClaimOrder::Fresh, ClaimOrder::Newest, ClaimOrder::Due];
+        if !(is_down || self.is_mixed || self.is_failing) {
+            return ClaimOrder::Due;
+        }
+        let is_fresh = !is_down && self.fresh_until.is_some_and(|until| now < until);
+        let turns = if is_fresh { &TURNS[..2] } else { &TURNS[..] };
         let turn = self.turn;
         self.turn = self.turn.wrapping_add(1);
-        match is_down {
-            true => PROBES[turn % PROBES.len()],
-            false if self.is_mixed => MIXED[turn % MIXED.len()],
-            false => ClaimOrder::Due,
+        turns[turn % turns.len()]
+    }
+
+    /// Records the end of an attempt that took this long. After a message that has failed before and fails again, the
+    /// others get as much time.
+    pub(super) fn ended(&mut self, now: Instant, took: Duration, failed: bool, is_fresh: bool) {
+        self.is_failing = failed;
+        if failed && !is_fresh {
+            self.fresh_until = self.fresh_until.max(now.checked_add(took));
         }
     }
 
@@ -110,20 +128,37 @@ mod tests {
     }
 
     #[test]
-    fn fresh_messages_get_turns_where_others_have_failed() {
+    fn fresh_messages_get_turns_where_others_fail() {
         use ClaimOrder::{Due, Fresh, Newest};
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
         let mut demand = Demand::NONE;
-        let orders = |demand: &mut Demand, is_down| [0; 3].map(|_| demand.next_order(is_down));
-        assert_eq!(orders(&mut demand, false), [Due, Due, Due]);
-        assert_eq!(orders(&mut demand, true), [Fresh, Newest, Due]);
+        let orders =
+            |demand: &mut Demand, now, is_down| [0; 3].map(|_| demand.next_order(now, is_down));
+        assert_eq!(orders(&mut demand, now, false), [Due, Due, Due]);
+        assert_eq!(orders(&mut demand, now, true), [Fresh, Newest, Due]);
         demand.claimed(Due, 1, 1, true);
-        assert_eq!(orders(&mut demand, false), [Fresh, Due, Fresh]);
+        assert_eq!(orders(&mut demand, now, false), [Fresh, Newest, Due]);
         demand.claimed(Fresh, 1, 1, false);
         assert_eq!(
-            demand.next_order(false),
-            Due,
-            "only a claim by due time shows it"
+            orders(&mut demand, now, false),
+            [Fresh, Newest, Due],
+            "only a claim by due time shows that none has failed"
         );
-        assert_eq!(demand.next_order(false), Fresh);
+        demand.claimed(Due, 1, 1, false);
+        demand.ended(now, second, true, true);
+        assert_eq!(orders(&mut demand, now, false), [Fresh, Newest, Due]);
+        demand.ended(now, second, false, true);
+        assert_eq!(orders(&mut demand, now, false), [Due, Due, Due]);
+    }
+
+    #[test]
+    fn messages_that_fail_slowly_take_at_most_half_of_the_time() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let mut demand = Demand::NONE;
+        demand.claimed(ClaimOrder::Due, 1, 1, true);
+        demand.ended(now, 15 * second, true, false);
+        let mut is_due = |at| (0..3).any(|_| demand.next_order(at, false) == ClaimOrder::Due);
+        assert!(!is_due(now + 14 * second));
+        assert!(is_due(now + 15 * second));
     }
 }

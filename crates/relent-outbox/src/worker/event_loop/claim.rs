@@ -108,7 +108,7 @@ impl<S: Store> EventLoop<S> {
             return;
         }
         let endpoints = &mut self.endpoints;
-        let request = |id| endpoints.get_mut(&id)?.begin_claim();
+        let request = |id| endpoints.get_mut(&id)?.begin_claim(now);
         let wanted = self.claims.begin(now, request);
         if wanted.is_empty() {
             return;

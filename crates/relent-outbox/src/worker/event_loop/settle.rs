@@ -96,6 +96,8 @@ impl<S: Store> EventLoop<S> {
                 let rules = Arc::clone(endpoint.rules());
                 endpoint.fault.end(&rules.endpoint);
                 endpoint.speed.answered(now, sent.took);
+                let (failed, is_fresh) = (sent.outcome.is_err(), claimed.is_fresh());
+                endpoint.demand.ended(now, sent.took, failed, is_fresh);
                 let admission = &mut endpoint.admission;
                 let failure = sent.outcome.as_ref().err().map(|refused| {
                     let failure = refused.failure;

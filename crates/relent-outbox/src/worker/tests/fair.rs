@@ -6,13 +6,29 @@ use crate::store::INLINE;
 /// The longest wait of deliverable messages until their attempt starts, while `failing` others always fail. All of
 /// those have failed before.
 async fn lag_beside_failing(failing: usize, each: Duration, endpoint: Endpoint) -> Duration {
+    let answer = Duration::from_millis(20);
+    lag_beside_slow(failing, answer, each, endpoint).await
+}
+
+/// As before; the others then take this time to fail.
+async fn lag_beside_slow(
+    failing: usize,
+    slow: Duration,
+    each: Duration,
+    endpoint: Endpoint,
+) -> Duration {
     let store = Memory::new([endpoint]);
     let latest = Arc::new(Mutex::new(Duration::ZERO));
     let (noted, origin) = (Arc::clone(&latest), Instant::now());
+    let all_failed = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let are_slow = Arc::clone(&all_failed);
     let receivers = Receivers::new(move |job| {
         let answer = Duration::from_millis(20);
         if job.payload == "bad" {
-            return (answer, Some(refused()));
+            return match are_slow.load(Ordering::Relaxed) {
+                true => (slow, Some(refused())),
+                false => (answer, Some(refused())),
+            };
         }
         let enqueued: u64 = std::str::from_utf8(&job.payload).unwrap().parse().unwrap();
         let lag = origin
@@ -37,13 +53,15 @@ async fn lag_beside_failing(failing: usize, each: Duration, endpoint: Endpoint) 
         hits.len() > failing
     })
     .await;
+    all_failed.store(true, Ordering::Relaxed);
     sleep(20 * SECOND).await;
+    until(|| store.unended() <= failing).await;
     *latest.lock().unwrap() = Duration::ZERO;
     for _ in 0..10 {
         good(&store);
         sleep(each).await;
     }
-    sleep(12 * SECOND).await;
+    until(|| store.unended() <= failing).await;
     running.worker.abort();
     *latest.lock().unwrap()
 }
@@ -75,6 +93,45 @@ async fn a_deliverable_message_starts_within_two_probes_beside_failing_ones() {
             "{failing} fail, one each {each:?}, held {hold}: {lag:?}"
         );
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deliverable_message_starts_within_an_attempt_beside_hanging_ones() {
+    let attempt = 15 * SECOND;
+    for (failing, each, hold) in [
+        (50, SECOND, true),
+        (50, 20 * SECOND, false),
+        (200, SECOND, false),
+    ] {
+        let endpoint = endpoint(0).policy(ALWAYS).hold(hold);
+        let lag = lag_beside_slow(failing, attempt, each, endpoint).await;
+        assert!(
+            lag <= attempt,
+            "{failing} hang, one each {each:?}, held {hold}: {lag:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deliverable_message_is_found_behind_untried_hanging_ones_in_two_attempts() {
+    let attempt = 15 * SECOND;
+    let store = Memory::new([endpoint(0).policy(ALWAYS)]);
+    for _ in 0..1000 {
+        store.add(1, "bad");
+    }
+    let receivers = Receivers::new(move |job| match job.payload == "bad" {
+        true => (attempt, Some(refused())),
+        false => (SECOND / 50, None),
+    });
+    let running = start(&store, &receivers, config("one"));
+    for seconds in 0..5 {
+        sleep(60 * SECOND + seconds * SECOND).await;
+        let good = store.add(1, "good");
+        let began = Instant::now();
+        until(|| store.row(good, |row| row.ended.is_some())).await;
+        assert!(began.elapsed() <= 2 * attempt, "{:?}", began.elapsed());
+    }
+    running.worker.abort();
 }
 
 /// None of the others has been attempted when the deliverable message is enqueued behind them.
