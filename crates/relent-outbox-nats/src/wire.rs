@@ -93,6 +93,7 @@ enum End {
     Whole,
     TooLong,
     Cut,
+    TimedOut,
 }
 
 #[derive(Serialize, Deserialize)]

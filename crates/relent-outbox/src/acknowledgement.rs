@@ -29,6 +29,8 @@ pub enum BodyEnd {
     TooLong,
     /// The body was truncated: it acknowledges nothing.
     Cut,
+    /// The body did not end within the time limit of the attempt: it acknowledges nothing.
+    TimedOut,
 }
 
 /// A response of the receiver, as far as it was read.
@@ -90,8 +92,8 @@ fn says(headers: &HeaderMap, what: &[u8]) -> bool {
 /// - 410 and `webhook-delivery: disable` set [`NotAcknowledged::gone`]. Whether this message has more attempts after a 410
 ///   depends on the policy.
 /// - `webhook-delivery: abort-message` ends the attempts for this message, whatever the policy says.
-/// - `x-should-retry: false` ends them, too. But "do not retry" with a [`Mark`] asks callers that wait for a response to
-///   spare an overloaded service. The schedule of a message does, and its next attempt follows.
+/// - `x-should-retry: false` ends them, too, unless a [`Mark`] is beside it: that asks callers who wait for a response not
+///   to repeat it now, and the next attempt of a schedule comes later.
 /// - A `Retry-After` is limited to the policy's `max_hint`. It never ends the attempts by itself.
 /// - A success status with a body that does not acknowledge is retried, and does not count against the endpoint's
 ///   health.
@@ -142,6 +144,9 @@ pub fn judge(
         Some(missing) if answer.end == BodyEnd::Cut => {
             (Failure::network(Network::Truncated), missing)
         }
+        Some(missing) if answer.end == BodyEnd::TimedOut => {
+            (Failure::ambiguous().cause(Cause::Timeout), missing)
+        }
         Some(missing) => {
             let failure = Failure::ambiguous().cause(Cause::Pending);
             (failure.scope(Scope::Request), missing)
@@ -157,6 +162,7 @@ fn lacks(answer: &ReceiverResponse<'_>, rule: Acknowledgement) -> Option<&'stati
     let ReceiverResponse { body, end, .. } = *answer;
     let lacking = match rule {
         _ if end == BodyEnd::Cut => (true, "the answer was cut off before its end"),
+        _ if end == BodyEnd::TimedOut => (true, "the answer did not end in time"),
         Acknowledgement::Success => (false, ""),
         Acknowledgement::NoBody if !matches!(answer.status.as_u16(), 200 | 204) => {
             (true, "only 200 and 204 acknowledge")
@@ -349,12 +355,17 @@ mod tests {
             (CodeSuccess, "{\"code\":\"SUCCESS\"", false),
             (CodeSuccess, "success", false),
         ] {
-            for end in [BodyEnd::Whole, BodyEnd::TooLong, BodyEnd::Cut] {
+            for end in [
+                BodyEnd::Whole,
+                BodyEnd::TooLong,
+                BodyEnd::Cut,
+                BodyEnd::TimedOut,
+            ] {
                 let judged = judged("wechat-pay", rule, 200, &[], body.as_bytes(), end);
                 let expected = match end {
                     BodyEnd::Whole => acknowledges,
                     BodyEnd::TooLong => rule == Success,
-                    BodyEnd::Cut => false,
+                    BodyEnd::Cut | BodyEnd::TimedOut => false,
                 };
                 assert_eq!(judged.is_ok(), expected, "{rule:?} {body} {end:?}");
             }

@@ -584,7 +584,7 @@ async fn exchange(
     );
     let mut read = BytesMut::new();
     let reading = read_body(body, proof, &mut read);
-    let end = before(over, reading).await.unwrap_or(BodyEnd::Cut);
+    let end = before(over, reading).await.unwrap_or(BodyEnd::TimedOut);
     let received = Received {
         status: head.status,
         headers: head.headers,

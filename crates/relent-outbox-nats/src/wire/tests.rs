@@ -89,7 +89,12 @@ mod properties {
 
     fn an_exchange() -> impl Strategy<Value = Exchange> {
         let field = ("[a-z][a-z-]{0,9}", "[ -~]{0,20}");
-        let ends = [BodyEnd::Whole, BodyEnd::TooLong, BodyEnd::Cut];
+        let ends = [
+            BodyEnd::Whole,
+            BodyEnd::TooLong,
+            BodyEnd::Cut,
+            BodyEnd::TimedOut,
+        ];
         let received = (
             100_u16..1000,
             vec(field, 0..9),

@@ -325,8 +325,9 @@ async fn an_outbox_attempt_follows_no_redirect() {
 async fn an_attempt_ends_within_its_limit_whatever_the_receiver_does() {
     let receiver = Receiver::new(|hit| match hit.path.as_str() {
         "/hang" => Reply::Hang,
-        // A truncated body.
+        // A body that does not end.
         "/half" => Reply::Answer(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab".to_vec()),
+        "/truncated" => Reply::Cut(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab".to_vec()),
         "/large" => Reply::Answer(answer("200 OK", "", &"a".repeat(1 << 20))),
         _ => Reply::Cut(Vec::new()),
     })
@@ -337,7 +338,8 @@ async fn an_attempt_ends_within_its_limit_whatever_the_receiver_does() {
     );
     for (path, error) in [
         ("hang", "no answer in time"),
-        ("half", "cut off"),
+        ("half", "did not end in time"),
+        ("truncated", "cut off"),
         ("cut", "connection reset"),
     ] {
         let sent = attempt(&sender, &receiver.url(path)).await.unwrap();
@@ -354,5 +356,5 @@ async fn an_attempt_ends_within_its_limit_whatever_the_receiver_does() {
     );
     assert_eq!(large.excerpt.len(), 1024);
     // Each attempt sends one request.
-    assert_eq!(receiver.hits().len(), 4);
+    assert_eq!(receiver.hits().len(), 5);
 }
