@@ -20,6 +20,8 @@
 use std::error::Error;
 use std::fmt;
 
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use zeroize::Zeroizing;
 
@@ -35,6 +37,8 @@ pub const MAX_VALUE: usize = 4096;
 pub const MAX_VISIBLE: usize = 4096;
 /// The longest visible form of one value, in bytes.
 const MAX_VISIBLE_VALUE: usize = 1024;
+/// The length of the shortest text that is redacted: a shorter one may occur in any text.
+const MIN_REDACTED: usize = 4;
 /// The replacement of a hidden value.
 pub const REDACTED: &str = "[redacted]";
 /// The marker at the end of truncated fields.
@@ -237,17 +241,61 @@ pub fn open(secrets: &Secrets, endpoint: &Endpoint) -> Result<CustomHeaders, Inv
             .open_text(&header_owner(&endpoint.tenant, &endpoint.name, name), kept)
             .map_err(|error| InvalidHeader::Secret(name.clone(), error))?;
         custom.fields.insert(field, value(name, &text)?);
-        // The part after a scheme name, such as `Bearer`, is secret by itself. Shorter parts may occur in any text.
+        // The part after a scheme name, such as `Bearer`, is secret by itself.
         let parts = [text.as_str(), text.rsplit(' ').next().unwrap_or_default()];
-        let parts = parts.into_iter().filter(|part| part.len() >= 4);
-        let parts = parts.map(|part| Zeroizing::new(part.to_owned()));
-        custom.texts.extend(parts);
+        custom.texts.extend(parts.into_iter().flat_map(forms));
     }
     // Redact longer texts before their parts.
     custom
         .texts
-        .sort_by_key(|text| std::cmp::Reverse(text.len()));
+        .sort_by(|a, b| b.len().cmp(&a.len()).then(a.cmp(b)));
+    custom.texts.dedup();
     Ok(custom)
+}
+
+/// The forms in which a response could echo a value: as written, escaped for a URL, for JSON or for HTML, in base64 and
+/// in hexadecimal; and what it contains in base64, such as `user:password` with the password alone.
+fn forms(text: &str) -> Vec<Zeroizing<String>> {
+    let for_url = |is_kept: fn(u8) -> bool, is_lower: bool| {
+        let escape = |byte: u8| match (is_kept(byte), is_lower) {
+            (true, _) => char::from(byte).to_string(),
+            (false, true) => format!("%{byte:02x}"),
+            (false, false) => format!("%{byte:02X}"),
+        };
+        text.bytes().map(escape).collect::<String>()
+    };
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let is_path = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    let for_json = text.replace('\\', "\\\\").replace('"', "\\\"");
+    let for_html = text.replace('&', "&amp;").replace('"', "&quot;");
+    let for_html = for_html.replace('<', "&lt;").replace('>', "&gt;");
+    let hex: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let mut forms = vec![
+        text.to_owned(),
+        text.trim_end_matches('=').to_owned(),
+        for_url(is_plain, false),
+        for_url(is_plain, true),
+        for_url(is_plain, false).replace("%20", "+"),
+        for_url(is_path, false),
+        for_url(is_path, true),
+        for_json.replace('/', "\\/"),
+        for_json,
+        for_html.replace('\'', "&#x27;"),
+        for_html.replace('\'', "&#39;"),
+        STANDARD_NO_PAD.encode(text),
+        URL_SAFE_NO_PAD.encode(text),
+        hex.to_uppercase(),
+        hex,
+    ];
+    let inner = STANDARD_NO_PAD.decode(text.trim_end_matches('=')).ok();
+    if let Some(inner) = inner.and_then(|bytes| String::from_utf8(bytes).ok()) {
+        if let Some((_, password)) = inner.split_once(':') {
+            forms.push(password.to_owned());
+        }
+        forms.push(inner);
+    }
+    forms.retain(|form| form.len() >= MIN_REDACTED);
+    forms.into_iter().map(Zeroizing::new).collect()
 }
 
 /// The visible form of a stored value: its kind or reference, never the value.
@@ -417,6 +465,39 @@ mod tests {
                 .unwrap_err()
                 .to_string();
             assert!(refused.contains(says), "{refused}");
+        }
+    }
+
+    #[test]
+    fn an_echoed_header_value_is_redacted_in_each_encoding() {
+        let token = r#"s3cr3t/T0ken+42="x" a"#;
+        let basic = STANDARD_NO_PAD.encode("shop:pass&word");
+        let mut endpoint = Endpoint::new("shop", "https://shop.example/");
+        let secrets = Secrets::with_key(KEY).unwrap();
+        for (name, value) in [
+            ("x-shop", token),
+            ("authorization", &*format!("Basic {basic}=")),
+        ] {
+            let sealed = seal(&secrets, "", "shop", name, value).unwrap();
+            endpoint.headers.insert(name.to_owned(), sealed);
+        }
+        let custom = open(&secrets, &endpoint).unwrap();
+        for echo in [
+            token,
+            "s3cr3t%2FT0ken%2B42%3D%22x%22%20a",
+            "s3cr3t%2fT0ken%2b42%3d%22x%22%20a",
+            "s3cr3t%2FT0ken%2B42%3D%22x%22+a",
+            "s3cr3t/T0ken%2B42%3D%22x%22%20a",
+            r#"s3cr3t/T0ken+42=\"x\" a"#,
+            r#"s3cr3t\/T0ken+42=\"x\" a"#,
+            "s3cr3t/T0ken+42=&quot;x&quot; a",
+            &STANDARD_NO_PAD.encode(token),
+            &basic,
+            "shop:pass&word",
+            "pass&word",
+        ] {
+            let kept = crate::acknowledgement::excerpt(echo.as_bytes(), &custom.texts);
+            assert_eq!(kept, REDACTED, "{echo}");
         }
     }
 

@@ -493,6 +493,7 @@ impl Outgoing<'_> {
         let signatures = signatures.filter_map(|value| value.to_str().ok());
         texts
             .chain(signatures.flat_map(|value| value.split(' ')))
+            .flat_map(|text| [text, text.strip_prefix("v1,").unwrap_or_default()])
             .collect()
     }
 
