@@ -145,7 +145,7 @@ mod tests {
         let documented = include_str!("../scenarios/RANDOM.md");
         assert!(
             documented.contains(&table()),
-            "put this there:\n{}",
+            "put this into crates/relent-sim/scenarios/RANDOM.md:\n{}",
             table()
         );
     }

@@ -507,7 +507,11 @@ fn help_docs_and_openapi_list_the_same_acknowledgements() {
         &description["components"]["schemas"]["NewEndpoint"]["properties"]["acknowledgement"];
     let all = relent_outbox::endpoint::Acknowledgement::ALL;
     let names: Vec<_> = all.iter().map(|(_, name, _)| *name).collect();
-    assert_eq!(described["enum"], json!(names));
+    assert_eq!(
+        described["enum"],
+        json!(names),
+        "relent-outbox/src/api/openapi.json has all names, in the order of `Acknowledgement::ALL`"
+    );
     let help = help.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     for (_, name, answer) in all {
         assert!(page.contains(&format!("| `{name}` | {answer} |")), "{name}");

@@ -417,7 +417,10 @@ fn every_option_of_fetch_is_in_the_table() {
     let options: Vec<_> = options.filter_map(long).collect();
     assert!(options.len() > 50, "{options:?}");
     let missing: Vec<_> = options.iter().filter(|option| !known(option)).collect();
-    assert!(missing.is_empty(), "{missing:?}");
+    assert!(
+        missing.is_empty(),
+        "add a case for {missing:?} to {CASES}, or the names to its list `own`"
+    );
     for own in &table.own {
         assert!(options.contains(own), "{own} is no option of relent fetch");
     }

@@ -588,5 +588,9 @@ fn the_schema_of_traces_has_every_reason_for_giving_up() {
     let schema: Value = serde_json::from_str(schema).unwrap();
     let mut reasons = vec![Value::Null];
     reasons.extend(stop_reasons().into_iter().map(Value::from));
-    assert_eq!(schema["properties"]["reason"]["enum"], Value::from(reasons));
+    assert_eq!(
+        schema["properties"]["reason"]["enum"],
+        Value::from(reasons),
+        "docs/schema/trace.schema.json has all reasons, in the order of `StopReason`"
+    );
 }
