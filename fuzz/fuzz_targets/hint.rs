@@ -3,35 +3,16 @@
 
 use std::time::{Duration, SystemTime};
 
-use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::header::{HeaderMap, HeaderValue};
 use http::{Method, StatusCode};
 use libfuzzer_sys::fuzz_target;
 use relent::Policy;
 use relent::clock::Instant;
 use relent::driver::{Decision, Session};
 use relent::random::FixedRandom;
+use relent_http::headers::ALL;
 use relent_http::{HintOptions, RequestInfo, classify, hint};
 use relent_http::rate_limit::XRateLimitReset;
-
-const NAMES: [&str; 17] = [
-    "retry-after",
-    "retry-after-ms",
-    "x-ms-retry-after-ms",
-    "x-amz-retry-after",
-    "x-envoy-ratelimited",
-    "ratelimit",
-    "x-ratelimit-reset",
-    "x-should-retry",
-    "stripe-should-retry",
-    "grpc-retry-pushback-ms",
-    "grpc-status",
-    "date",
-    "age",
-    "content-type",
-    "relent-mark",
-    "relent-ticket",
-    "server",
-];
 
 fuzz_target!(|input: (u16, u64, Vec<(u8, Vec<u8>)>)| {
     let (status, now, fields) = input;
@@ -40,7 +21,7 @@ fuzz_target!(|input: (u16, u64, Vec<(u8, Vec<u8>)>)| {
         .unwrap_or(SystemTime::UNIX_EPOCH);
     let mut headers = HeaderMap::new();
     for (name, value) in fields.into_iter().take(32) {
-        let name = HeaderName::from_static(NAMES[usize::from(name) % NAMES.len()]);
+        let name = ALL[usize::from(name) % ALL.len()].clone();
         if let Ok(value) = HeaderValue::from_bytes(&value) {
             headers.append(name, value);
         }

@@ -305,7 +305,8 @@ mod tests {
         let mut waiting = NextRetry {
             attempt: 1,
             outcome: "status 503".to_owned(),
-            hint: Hint::after(Duration::from_secs(2)).from_source(HintSource::RetryAfter),
+            hint: Hint::after(Duration::from_secs(2))
+                .from_source(HintSource::header("retry-after")),
             wait: Duration::from_millis(2300),
         };
         assert_eq!(

@@ -4,56 +4,36 @@ use core::fmt;
 use core::time::Duration;
 
 /// The source of a hint, by the name of its header; shown in traces.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum HintSource {
-    /// The caller's own code, with [`Hint::after`].
-    #[default]
-    Caller,
-    /// `Retry-After` (RFC 9110 §10.2.3).
-    RetryAfter,
-    /// `retry-after-ms`.
-    RetryAfterMs,
-    /// `x-ms-retry-after-ms`.
-    XMsRetryAfterMs,
-    /// `x-amz-retry-after` (AWS SDKs, retries 2.1).
-    XAmzRetryAfter,
-    /// `RateLimit` (IETF draft-ietf-httpapi-ratelimit-headers).
-    RateLimit,
-    /// `X-RateLimit-Reset`.
-    XRateLimitReset,
-    /// `x-should-retry`.
-    XShouldRetry,
-    /// `Stripe-Should-Retry`.
-    StripeShouldRetry,
-    /// `grpc-retry-pushback-ms` (gRFC A6).
-    GrpcPushback,
-    /// `google.rpc.RetryInfo` in `grpc-status-details-bin`.
-    GrpcRetryInfo,
-    /// `relent-mark`, the no-retry marker.
-    RelentMark,
-    /// `relent-ticket`, which marks a delay as a reserved slot.
-    RelentTicket,
-}
+///
+/// ```
+/// use relent_core::HintSource;
+///
+/// assert_eq!(HintSource::header("retry-after").name(), "retry-after");
+/// assert_eq!(HintSource::default(), HintSource::CALLER);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct HintSource(&'static str);
 
 impl HintSource {
+    /// The caller's own code, with [`Hint::after`].
+    pub const CALLER: Self = Self("caller");
+
+    /// The header with this name in lower case.
+    #[must_use]
+    pub const fn header(name: &'static str) -> Self {
+        Self(name)
+    }
+
     /// The name of the header, in lower case.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Caller => "caller",
-            Self::RetryAfter => "retry-after",
-            Self::RetryAfterMs => "retry-after-ms",
-            Self::XMsRetryAfterMs => "x-ms-retry-after-ms",
-            Self::XAmzRetryAfter => "x-amz-retry-after",
-            Self::RateLimit => "ratelimit",
-            Self::XRateLimitReset => "x-ratelimit-reset",
-            Self::XShouldRetry => "x-should-retry",
-            Self::StripeShouldRetry => "stripe-should-retry",
-            Self::GrpcPushback => "grpc-retry-pushback-ms",
-            Self::GrpcRetryInfo => "grpc-status-details-bin",
-            Self::RelentMark => "relent-mark",
-            Self::RelentTicket => "relent-ticket",
-        }
+        self.0
+    }
+}
+
+impl Default for HintSource {
+    fn default() -> Self {
+        Self::CALLER
     }
 }
 
@@ -115,7 +95,7 @@ impl Hint {
     /// No hint.
     pub const NONE: Self = Self {
         delay: None,
-        source: HintSource::Caller,
+        source: HintSource::CALLER,
         audience: Audience::Shared,
         advice: Advice::None,
         malformed: None,

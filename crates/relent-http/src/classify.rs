@@ -136,9 +136,10 @@ pub(crate) fn cannot_fail(status: StatusCode, headers: &HeaderMap) -> bool {
 mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
-    use relent_core::{Advice, FailureKind, Hint, HintSource, Pattern};
+    use relent_core::{Advice, FailureKind, Hint, Pattern};
 
     use super::*;
+    use crate::hint::source;
     use crate::rate_limit::XRateLimitReset;
 
     const PLAIN: RequestInfo = RequestInfo {
@@ -336,7 +337,7 @@ mod tests {
             let expected = matches!(status, 202..=204 | 301).then(|| {
                 Failure::ambiguous()
                     .cause(Cause::Status(status))
-                    .hint(Hint::after(Duration::from_secs(5)).from_source(HintSource::RetryAfter))
+                    .hint(Hint::after(Duration::from_secs(5)).from_source(source::RETRY_AFTER))
                     .scope(Scope::Request)
             });
             assert_eq!(failure, expected, "{status}");
@@ -403,7 +404,7 @@ mod tests {
         let failure = of(503, PLAIN, &[("retry-after", "5")]).unwrap();
         assert_eq!(failure.cause, Cause::Status(503));
         assert_eq!(failure.hint.delay(), Some(Duration::from_secs(5)));
-        assert_eq!(failure.hint.source, HintSource::RetryAfter);
+        assert_eq!(failure.hint.source, source::RETRY_AFTER);
         let refused = of(500, PLAIN, &[("x-should-retry", "false")]).unwrap();
         assert_eq!(refused.hint.advice, Advice::DoNotRetry);
     }
@@ -417,7 +418,7 @@ mod tests {
                 (exhausted.kind, exhausted.hint.advice),
                 (unmarked, Advice::DoNotRetry)
             );
-            assert_eq!(exhausted.hint.source, HintSource::RelentMark);
+            assert_eq!(exhausted.hint.source, source::RELENT_MARK);
             let fields = [("relent-mark", "overloaded"), ("retry-after", "5")];
             let overloaded = of(status, REPEATABLE, &fields).unwrap();
             assert_eq!(overloaded.kind, FailureKind::Overloaded);
@@ -430,7 +431,7 @@ mod tests {
             (unreadable.kind, unreadable.hint.advice),
             (FailureKind::Ambiguous, Advice::None)
         );
-        assert_eq!(unreadable.hint.malformed, Some(HintSource::RelentMark));
+        assert_eq!(unreadable.hint.malformed, Some(source::RELENT_MARK));
     }
 
     #[test]

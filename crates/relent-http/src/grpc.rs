@@ -236,9 +236,10 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use relent_core::{Advice, HintSource};
+    use relent_core::Advice;
 
     use super::*;
+    use crate::hint::source;
 
     const GRPC: (&str, &str) = ("content-type", "application/grpc");
 
@@ -338,7 +339,7 @@ mod tests {
     fn a_pushback_in_the_trailers_is_the_hint() {
         let failure = trailers(&[("grpc-status", "14"), ("grpc-retry-pushback-ms", "70")]).unwrap();
         assert_eq!(failure.hint.delay(), Some(Duration::from_millis(70)));
-        assert_eq!(failure.hint.source, HintSource::GrpcPushback);
+        assert_eq!(failure.hint.source, source::GRPC_PUSHBACK);
         for refusal in ["-1", "soon"] {
             let failure =
                 trailers(&[("grpc-status", "14"), ("grpc-retry-pushback-ms", refusal)]).unwrap();

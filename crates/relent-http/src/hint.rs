@@ -1,5 +1,6 @@
 //! Reads the delay and retry advice of a response as one [`Hint`].
 
+pub(crate) mod source;
 mod write;
 
 use std::time::{Duration, SystemTime};
@@ -17,6 +18,12 @@ use crate::rate_limit::{XRateLimitReset, rate_limit, x_rate_limit_reset};
 use crate::retry_after;
 
 pub use write::set_hint;
+
+/// The headers with `true` or `false`, do retry or do not.
+static ADVICE: [HeaderName; 2] = [X_SHOULD_RETRY, STRIPE_SHOULD_RETRY];
+
+/// The headers with a delay in milliseconds, in order of precedence.
+static MILLISECONDS: [HeaderName; 3] = [RETRY_AFTER_MS, X_MS_RETRY_AFTER_MS, X_AMZ_RETRY_AFTER];
 
 /// How to interpret headers whose meaning differs between vendors.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -57,7 +64,7 @@ pub struct HintOptions {
 ///
 /// let hint = hint(&headers, SystemTime::now(), &HintOptions::default());
 /// assert_eq!(hint.delay(), Some(Duration::from_millis(1500)));
-/// assert_eq!(hint.source, HintSource::RetryAfterMs);
+/// assert_eq!(hint.source, HintSource::header("retry-after-ms"));
 /// # Ok::<(), http::header::InvalidHeaderValue>(())
 /// ```
 #[must_use]
@@ -82,17 +89,18 @@ pub(crate) fn hint_with_details(
         hint: Hint::NONE,
     };
     read.mark();
-    read.advice(&X_SHOULD_RETRY, HintSource::XShouldRetry);
-    read.advice(&STRIPE_SHOULD_RETRY, HintSource::StripeShouldRetry);
+    for name in &ADVICE {
+        read.advice(name, HintSource::header(name.as_str()));
+    }
     read.pushback();
-    read.delay(HintSource::GrpcRetryInfo, details);
-    let millis = |name: HeaderName| move || single(headers, &name, |value| decimal(value, MILLIS));
-    read.delay(HintSource::RetryAfterMs, millis(RETRY_AFTER_MS));
-    read.delay(HintSource::XMsRetryAfterMs, millis(X_MS_RETRY_AFTER_MS));
-    read.delay(HintSource::XAmzRetryAfter, millis(X_AMZ_RETRY_AFTER));
-    read.delay(HintSource::RetryAfter, || retry_after::delay(headers, now));
-    read.delay(HintSource::RateLimit, || rate_limit(headers));
-    read.delay(HintSource::XRateLimitReset, || {
+    read.delay(source::GRPC_RETRY_INFO, details);
+    for name in &MILLISECONDS {
+        let millis = || single(headers, name, |value| decimal(value, MILLIS));
+        read.delay(HintSource::header(name.as_str()), millis);
+    }
+    read.delay(source::RETRY_AFTER, || retry_after::delay(headers, now));
+    read.delay(source::RATE_LIMIT, || rate_limit(headers));
+    read.delay(source::X_RATE_LIMIT_RESET, || {
         x_rate_limit_reset(headers, now, options.x_rate_limit_reset)
     });
     read.ticket();
@@ -121,10 +129,10 @@ impl HintReader<'_> {
 
     fn mark(&mut self) {
         if mark::is_malformed(self.headers) {
-            self.malformed(HintSource::RelentMark);
+            self.malformed(source::RELENT_MARK);
         }
         if Mark::read(self.headers) == Some(Mark::Exhausted) {
-            self.refuse(HintSource::RelentMark);
+            self.refuse(source::RELENT_MARK);
         }
     }
 
@@ -142,7 +150,7 @@ impl HintReader<'_> {
     }
 
     fn pushback(&mut self) {
-        const SOURCE: HintSource = HintSource::GrpcPushback;
+        const SOURCE: HintSource = source::GRPC_PUSHBACK;
         let mut values = self.headers.get_all(GRPC_RETRY_PUSHBACK_MS).iter();
         let Some(value) = values.next() else {
             return;
@@ -174,11 +182,11 @@ impl HintReader<'_> {
             _ => Err(Malformed),
         };
         match single(self.headers, &RELENT_TICKET, parse) {
-            Err(Malformed) => self.malformed(HintSource::RelentTicket),
+            Err(Malformed) => self.malformed(source::RELENT_TICKET),
             Ok(Some(true)) if self.hint.delay().is_some() => {
                 self.hint.audience = match self.hint.source {
-                    HintSource::RateLimit | HintSource::XRateLimitReset => Audience::Shared,
-                    HintSource::RetryAfter => Audience::TicketSeconds,
+                    source::RATE_LIMIT | source::X_RATE_LIMIT_RESET => Audience::Shared,
+                    source::RETRY_AFTER => Audience::TicketSeconds,
                     _ => Audience::TicketMillis,
                 };
             }
@@ -211,10 +219,7 @@ impl HintReader<'_> {
 /// server that has already acted.
 pub(crate) fn asks_for_delay(hint: &Hint) -> bool {
     hint.delay().is_some()
-        && !matches!(
-            hint.source,
-            HintSource::RateLimit | HintSource::XRateLimitReset
-        )
+        && !matches!(hint.source, source::RATE_LIMIT | source::X_RATE_LIMIT_RESET)
 }
 
 #[cfg(test)]
@@ -242,39 +247,28 @@ mod tests {
 
     /// Delay headers in order of precedence.
     fn delays() -> Vec<(HeaderName, &'static str, Hint)> {
-        vec![
-            (
-                GRPC_RETRY_PUSHBACK_MS,
-                "10",
-                millis(10, HintSource::GrpcPushback),
-            ),
-            (
-                RETRY_AFTER_MS,
-                "1500.5",
-                Hint::after(Duration::from_micros(1_500_500)).from_source(HintSource::RetryAfterMs),
-            ),
-            (
-                X_MS_RETRY_AFTER_MS,
-                "30",
-                millis(30, HintSource::XMsRetryAfterMs),
-            ),
-            (
-                X_AMZ_RETRY_AFTER,
-                "40",
-                millis(40, HintSource::XAmzRetryAfter),
-            ),
-            (RETRY_AFTER, "4", millis(4000, HintSource::RetryAfter)),
+        let pushback = millis(10, source::GRPC_PUSHBACK);
+        let milliseconds = MILLISECONDS.iter().map(|name| {
+            let delay = Hint::after(Duration::from_micros(1_500_500));
+            let source = HintSource::header(name.as_str());
+            (name.clone(), "1500.5", delay.from_source(source))
+        });
+        let mut delays = vec![(GRPC_RETRY_PUSHBACK_MS, "10", pushback)];
+        delays.extend(milliseconds);
+        delays.extend([
+            (RETRY_AFTER, "4", millis(4000, source::RETRY_AFTER)),
             (
                 RATELIMIT,
                 r#""burst";r=0;t=5"#,
-                millis(5000, HintSource::RateLimit),
+                millis(5000, source::RATE_LIMIT),
             ),
             (
                 X_RATELIMIT_RESET,
                 "6",
-                millis(6000, HintSource::XRateLimitReset),
+                millis(6000, source::X_RATE_LIMIT_RESET),
             ),
-        ]
+        ]);
+        delays
     }
 
     #[test]
@@ -294,13 +288,16 @@ mod tests {
     #[test]
     fn do_not_retry_outranks_every_delay() {
         for (refusal, source) in [
-            ((X_SHOULD_RETRY, "false"), HintSource::XShouldRetry),
+            (
+                (X_SHOULD_RETRY, "false"),
+                HintSource::header("x-should-retry"),
+            ),
             (
                 (STRIPE_SHOULD_RETRY, "False"),
-                HintSource::StripeShouldRetry,
+                HintSource::header("stripe-should-retry"),
             ),
-            ((GRPC_RETRY_PUSHBACK_MS, "-1"), HintSource::GrpcPushback),
-            ((RELENT_MARK, "exhausted"), HintSource::RelentMark),
+            ((GRPC_RETRY_PUSHBACK_MS, "-1"), source::GRPC_PUSHBACK),
+            ((RELENT_MARK, "exhausted"), source::RELENT_MARK),
         ] {
             for (name, value, _) in delays().into_iter().skip(1) {
                 let fields = [(name, value), refusal.clone()];
@@ -334,26 +331,23 @@ mod tests {
     fn do_retry_goes_with_a_delay() {
         assert_eq!(
             of(&[(X_SHOULD_RETRY, " TRUE ")]),
-            Hint::do_retry().from_source(HintSource::XShouldRetry),
+            Hint::do_retry().from_source(HintSource::header("x-should-retry")),
         );
         assert_eq!(
             of(&[(STRIPE_SHOULD_RETRY, "true"), (RETRY_AFTER, "4")]),
-            millis(4000, HintSource::RetryAfter).with_advice(Advice::DoRetry),
+            millis(4000, source::RETRY_AFTER).with_advice(Advice::DoRetry),
         );
     }
 
     #[test]
     fn a_malformed_header_is_ignored_noted_and_the_next_is_read() {
-        for (name, source) in [
-            (RELENT_MARK, HintSource::RelentMark),
-            (X_SHOULD_RETRY, HintSource::XShouldRetry),
-            (STRIPE_SHOULD_RETRY, HintSource::StripeShouldRetry),
-            (RETRY_AFTER_MS, HintSource::RetryAfterMs),
-            (X_MS_RETRY_AFTER_MS, HintSource::XMsRetryAfterMs),
-            (X_AMZ_RETRY_AFTER, HintSource::XAmzRetryAfter),
-            (RETRY_AFTER, HintSource::RetryAfter),
-            (RATELIMIT, HintSource::RateLimit),
-        ] {
+        let plain = ADVICE.iter().chain(&MILLISECONDS);
+        let plain = plain.map(|name| (name.clone(), HintSource::header(name.as_str())));
+        for (name, source) in plain.chain([
+            (RELENT_MARK, source::RELENT_MARK),
+            (RETRY_AFTER, source::RETRY_AFTER),
+            (RATELIMIT, source::RATE_LIMIT),
+        ]) {
             for malformed in ["", "soon", "-5", "+5", "1e300", "inf"] {
                 // A lone word is a well-formed list, an empty field an empty one.
                 if name == RATELIMIT && matches!(malformed, "" | "soon" | "-5" | "1e300" | "inf") {
@@ -361,7 +355,7 @@ mod tests {
                 }
                 assert_eq!(
                     of(&[(name.clone(), malformed), (X_RATELIMIT_RESET, "6")]),
-                    millis(6000, HintSource::XRateLimitReset).with_malformed(source),
+                    millis(6000, source::X_RATE_LIMIT_RESET).with_malformed(source),
                     "{name}: {malformed}",
                 );
             }
@@ -372,29 +366,29 @@ mod tests {
                 (RETRY_AFTER, "x"),
                 (X_RATELIMIT_RESET, "x")
             ]),
-            Hint::NONE.with_malformed(HintSource::RetryAfterMs),
+            Hint::NONE.with_malformed(HintSource::header("retry-after-ms")),
         );
     }
 
     #[test]
     fn a_pushback_that_cannot_be_read_means_do_not_retry() {
-        let refused = Hint::do_not_retry().from_source(HintSource::GrpcPushback);
+        let refused = Hint::do_not_retry().from_source(source::GRPC_PUSHBACK);
         assert_eq!(of(&[(GRPC_RETRY_PUSHBACK_MS, "-1")]), refused);
         assert_eq!(of(&[(GRPC_RETRY_PUSHBACK_MS, "-0")]), refused);
         for unreadable in ["", "soon", "1.5", "+5", "--1", "2147483648", "-", "1 2"] {
             assert_eq!(
                 of(&[(GRPC_RETRY_PUSHBACK_MS, unreadable)]),
-                refused.with_malformed(HintSource::GrpcPushback),
+                refused.with_malformed(source::GRPC_PUSHBACK),
                 "{unreadable}",
             );
         }
         assert_eq!(
             of(&[(GRPC_RETRY_PUSHBACK_MS, "5"), (GRPC_RETRY_PUSHBACK_MS, "5")]),
-            refused.with_malformed(HintSource::GrpcPushback),
+            refused.with_malformed(source::GRPC_PUSHBACK),
         );
         assert_eq!(
             of(&[(GRPC_RETRY_PUSHBACK_MS, "2147483647")]),
-            millis(2_147_483_647, HintSource::GrpcPushback),
+            millis(2_147_483_647, source::GRPC_PUSHBACK),
         );
     }
 
@@ -402,8 +396,8 @@ mod tests {
     fn a_delay_is_shared_unless_it_is_marked_as_a_ticket() {
         for (name, value, hint) in delays() {
             let ticket = match hint.source {
-                HintSource::RateLimit | HintSource::XRateLimitReset => Audience::Shared,
-                HintSource::RetryAfter => Audience::TicketSeconds,
+                source::RATE_LIMIT | source::X_RATE_LIMIT_RESET => Audience::Shared,
+                source::RETRY_AFTER => Audience::TicketSeconds,
                 _ => Audience::TicketMillis,
             };
             let read = |said: &str| of(&[(name.clone(), value), (RELENT_TICKET, said)]);
@@ -412,10 +406,7 @@ mod tests {
             assert_eq!(read(" True"), hint.for_audience(ticket));
             assert_eq!(read("false"), hint);
             for malformed in ["", "1", "?1", "true, true"] {
-                assert_eq!(
-                    read(malformed),
-                    hint.with_malformed(HintSource::RelentTicket)
-                );
+                assert_eq!(read(malformed), hint.with_malformed(source::RELENT_TICKET));
             }
         }
         // A ticket without a delay has no meaning.

@@ -6,10 +6,11 @@ use http::HeaderValue;
 use http::Response;
 #[cfg(feature = "attempt")]
 use relent::Summary;
-use relent_core::{Advice, Failure, FailureKind, Hint, HintSource, Scope, StopReason};
+use relent_core::{Advice, Failure, FailureKind, Hint, Scope, StopReason};
 
 use crate::field::trim;
 use crate::headers::{RELENT_MARK, X_ENVOY_RATELIMITED};
+use crate::hint::source;
 
 /// No-retry marker that a service sets on its own failed response, so that no layer above retries it.
 ///
@@ -111,7 +112,7 @@ impl Mark {
             // everything else in the trailers.
             Self::Exhausted if failure.hint.advice != Advice::DoNotRetry => {
                 let malformed = failure.hint.malformed;
-                failure.hint = Hint::do_not_retry().from_source(HintSource::RelentMark);
+                failure.hint = Hint::do_not_retry().from_source(source::RELENT_MARK);
                 failure.hint.malformed = malformed;
             }
             Self::Exhausted => {}

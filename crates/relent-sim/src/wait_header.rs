@@ -39,7 +39,7 @@ impl WaitHeader {
         };
         let delay = |nanos| Self::Delay {
             nanos,
-            source: HintSource::RetryAfter,
+            source: HintSource::header("retry-after"),
             audience,
         };
         // Rounded up, since a caller must not come early.
@@ -47,7 +47,7 @@ impl WaitHeader {
         match format {
             WaitFormat::Milliseconds if ticket => Self::Delay {
                 nanos,
-                source: HintSource::RetryAfterMs,
+                source: HintSource::header("retry-after-ms"),
                 audience: Audience::TicketMillis,
             },
             WaitFormat::Milliseconds => delay(nanos),
@@ -84,7 +84,7 @@ impl WaitHeader {
                     false => clock + skew,
                 };
                 Hint::after(ServerTime::local(local).until(Duration::from_secs(seconds)))
-                    .from_source(HintSource::RetryAfter)
+                    .from_source(HintSource::header("retry-after"))
                     .for_audience(audience)
             }
         }

@@ -51,9 +51,9 @@ fn measures<const N: usize>(values: [(&str, &[f64]); N]) -> Measured {
 #[test]
 fn three_attempts_give_two_events_and_exact_metrics() {
     let policy = policy().build().unwrap();
-    let asked = Failure::throttled()
-        .cause(Cause::Status(429))
-        .hint(Hint::after(Duration::from_secs(2)).from_source(HintSource::RetryAfterMs));
+    let asked = Failure::throttled().cause(Cause::Status(429)).hint(
+        Hint::after(Duration::from_secs(2)).from_source(HintSource::header("retry-after-ms")),
+    );
     let (collector, _guard) = Collector::start();
     let (result, measured) = measure(|| run(&policy, &[unavailable(), asked], None));
     assert_eq!(result, Ok(()));

@@ -189,7 +189,8 @@ mod tests {
                 after: Duration::from_millis(millis),
             })
         };
-        let busy = Hint::after(Duration::from_secs(2)).from_source(HintSource::RetryAfter);
+        let busy =
+            Hint::after(Duration::from_secs(2)).from_source(HintSource::header("retry-after"));
         let stop = |reason| {
             Some(Decision::Stop(Stop {
                 reason,

@@ -135,9 +135,10 @@ pub fn classify_status(code: u16, metadata: &HeaderMap, details: &[u8]) -> Failu
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use relent_core::{Advice, Cause, FailureKind, Hint, HintSource};
+    use relent_core::{Advice, Cause, FailureKind, Hint};
 
     use super::*;
+    use crate::hint::source;
 
     fn fields(fields: &[(&'static str, &str)]) -> HeaderMap {
         let fields = fields
@@ -186,7 +187,7 @@ mod tests {
             (FailureKind::Throttled, Cause::Grpc(8))
         );
         assert_eq!(failure.hint.delay(), Some(Duration::from_secs(2)));
-        assert_eq!(failure.hint.source, HintSource::GrpcRetryInfo);
+        assert_eq!(failure.hint.source, source::GRPC_RETRY_INFO);
 
         let pushback = fields(&[("grpc-retry-pushback-ms", "5")]);
         let failure = classify_status(8, &pushback, details);
@@ -204,7 +205,7 @@ mod tests {
         let failure = classify_status(8, &HeaderMap::new(), b"\xff");
         assert_eq!(
             failure.hint,
-            Hint::NONE.with_malformed(HintSource::GrpcRetryInfo)
+            Hint::NONE.with_malformed(source::GRPC_RETRY_INFO)
         );
         assert_eq!(
             classify_status(0, &HeaderMap::new(), b"").cause,

@@ -3,10 +3,8 @@
 use http::{HeaderMap, HeaderValue};
 use relent_core::{Advice, Audience, Hint};
 
-use crate::headers::{
-    RELENT_TICKET, RETRY_AFTER, RETRY_AFTER_MS, STRIPE_SHOULD_RETRY, X_AMZ_RETRY_AFTER,
-    X_MS_RETRY_AFTER_MS, X_SHOULD_RETRY,
-};
+use super::{ADVICE, MILLISECONDS};
+use crate::headers::{RELENT_TICKET, RETRY_AFTER, X_SHOULD_RETRY};
 use crate::retry_after;
 
 /// Writes a hint so that [`hint`](crate::hint) reads it: never a shorter delay, and at most the rounding longer.
@@ -37,15 +35,8 @@ use crate::retry_after;
 /// assert_eq!(headers["relent-ticket"], "true");
 /// ```
 pub fn set_hint(headers: &mut HeaderMap, hint: &Hint) {
-    for name in [
-        X_SHOULD_RETRY,
-        STRIPE_SHOULD_RETRY,
-        RETRY_AFTER_MS,
-        X_MS_RETRY_AFTER_MS,
-        X_AMZ_RETRY_AFTER,
-        RETRY_AFTER,
-        RELENT_TICKET,
-    ] {
+    let others = [RETRY_AFTER, RELENT_TICKET];
+    for name in ADVICE.iter().chain(&MILLISECONDS).chain(&others) {
         headers.remove(name);
     }
     let advice = match hint.advice {
@@ -78,6 +69,8 @@ mod tests {
     use proptest::prelude::*;
     use proptest::sample::select;
 
+    use http::HeaderName;
+
     use super::*;
     use crate::{HintOptions, hint};
 
@@ -104,11 +97,10 @@ mod tests {
         ) {
             let mut headers = HeaderMap::new();
             if before {
-                for (name, value) in [
-                    (X_MS_RETRY_AFTER_MS, "1"), (X_AMZ_RETRY_AFTER, "1"), (RETRY_AFTER_MS, "1"),
+                let named = |names: &'static [HeaderName], value| names.iter().map(move |name| (name.clone(), value));
+                for (name, value) in named(&MILLISECONDS, "1").chain(named(&ADVICE, "false")).chain([
                     (RETRY_AFTER, "1"), (RETRY_AFTER, "2"), (RELENT_TICKET, "true"),
-                    (STRIPE_SHOULD_RETRY, "false"), (X_SHOULD_RETRY, "false"),
-                ] {
+                ]) {
                     headers.append(name, HeaderValue::from_static(value));
                 }
             }

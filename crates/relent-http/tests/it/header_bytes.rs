@@ -2,40 +2,12 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use proptest::prelude::*;
 use proptest::sample::select;
 use relent_core::{Advice, FailureKind};
 use relent_http::rate_limit::XRateLimitReset;
 use relent_http::{CallerContext, HintOptions, Mark, RequestInfo, classify, headers, hint};
-
-fn names() -> Vec<HeaderName> {
-    vec![
-        headers::RETRY_AFTER,
-        headers::DATE,
-        headers::AGE,
-        headers::RETRY_AFTER_MS,
-        headers::X_MS_RETRY_AFTER_MS,
-        headers::X_AMZ_RETRY_AFTER,
-        headers::X_ENVOY_RATELIMITED,
-        headers::RATELIMIT,
-        headers::X_RATELIMIT_RESET,
-        headers::X_RATELIMIT_REMAINING,
-        headers::X_SHOULD_RETRY,
-        headers::STRIPE_SHOULD_RETRY,
-        headers::GRPC_RETRY_PUSHBACK_MS,
-        headers::GRPC_STATUS,
-        headers::GRPC_STATUS_DETAILS_BIN,
-        headers::CONTENT_TYPE,
-        headers::IDEMPOTENCY_KEY,
-        headers::RELENT_ATTEMPT,
-        headers::RELENT_DEADLINE_MS,
-        headers::RELENT_HISTOGRAM,
-        headers::RELENT_MARK,
-        headers::IF_MATCH,
-        headers::IF_NONE_MATCH,
-    ]
-}
 
 /// Arbitrary bytes, and values close to valid ones.
 fn value() -> impl Strategy<Value = HeaderValue> {
@@ -66,7 +38,7 @@ fn value() -> impl Strategy<Value = HeaderValue> {
 }
 
 fn any_headers() -> impl Strategy<Value = HeaderMap> {
-    prop::collection::vec((select(names()), value()), 0..6).prop_map(|fields| {
+    prop::collection::vec((select(&headers::ALL), value()), 0..6).prop_map(|fields| {
         let mut headers = HeaderMap::new();
         for (name, value) in fields {
             headers.append(name, value);

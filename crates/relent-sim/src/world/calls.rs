@@ -356,7 +356,7 @@ impl World<'_> {
                     _ => Failure::ambiguous(),
                 };
                 let hint = Hint::after(Duration::from_nanos(after));
-                let hint = hint.from_source(HintSource::RetryAfter);
+                let hint = hint.from_source(HintSource::header("retry-after"));
                 refused.cause(status).hint(hint)
             }
             Reply::Conflict => Failure::conflict(),

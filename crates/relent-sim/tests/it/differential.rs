@@ -102,10 +102,10 @@ impl Service {
                     let hint = Hint::after(Duration::from_nanos(wait.nanos));
                     throttled.hint(match wait.ticket {
                         true => hint
-                            .from_source(HintSource::RetryAfterMs)
+                            .from_source(HintSource::header("retry-after-ms"))
                             .for_audience(Audience::TicketMillis),
                         false => hint
-                            .from_source(HintSource::RetryAfter)
+                            .from_source(HintSource::header("retry-after"))
                             .for_audience(Audience::Shared),
                     })
                 })
