@@ -48,7 +48,7 @@ impl Queue {
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = u64> {
-        self.0.iter().map(|(caller, ())| caller.id)
+        self.0.all().into_iter().map(|(caller, ())| caller.id)
     }
 
     pub(super) fn take_last(&mut self) -> Option<Waiter> {

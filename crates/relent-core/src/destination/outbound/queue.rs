@@ -32,10 +32,10 @@ pub(super) struct Queue {
 /// Callers that wait for the cooldown or the rate limit.
 #[derive(Default, Debug)]
 struct WaitLists {
-    /// Held by the cooldown, by its end.
-    held: OrderedMap<(Instant, u64), WaitState>,
-    /// Queued for the rate limit, in order of arrival.
-    queue: OrderedMap<u64, (u64, WaitState)>,
+    /// Held by the cooldown, by its end in nanoseconds and their id.
+    held: OrderedMap<(u64, u64), WaitState>,
+    /// Queued for the rate limit, by position and id.
+    queue: OrderedMap<(u64, u64), WaitState>,
     /// The next position in the queue.
     next_place: u64,
 }
@@ -143,7 +143,7 @@ impl Queue {
         let first = || self.waiters.as_ref()?.queue.first();
         match self.places.get(&id) {
             Some(Position::Queued(place)) => {
-                first().map_or(0, |(first, _)| place.saturating_sub(*first))
+                first().map_or(0, |((first, _), _)| place.saturating_sub(*first))
             }
             _ => 0,
         }
@@ -156,7 +156,7 @@ impl Queue {
         let waiters = self.waiters.get_or_insert_default();
         waiters
             .held
-            .insert((until, request.id), WaitState::new(request));
+            .insert((until.as_nanos(), request.id), WaitState::new(request));
     }
 
     /// Appends it to the queue for the rate limit.
@@ -166,7 +166,7 @@ impl Queue {
         waiters.next_place += 1;
         waiters
             .queue
-            .insert(place, (request.id, WaitState::new(request)));
+            .insert((place, request.id), WaitState::new(request));
         self.put(request.id, Position::Queued(place));
     }
 
@@ -194,10 +194,10 @@ impl Queue {
 
     /// Takes the permit that it was offered, and removes it from the queue.
     pub(super) fn take_offer(&mut self, id: u64) -> Option<Permit> {
-        let offered = |place: &Position| matches!(place, Position::Offered(_));
-        let Position::Offered(until) = self.places.remove_if(&id, offered)? else {
+        let Position::Offered(until) = *self.places.get(&id)? else {
             return None;
         };
+        self.places.remove(&id);
         let permit = self.offers.remove(&(until, id));
         self.resign_leader(id);
         // It may have come without the wake-up.
@@ -224,21 +224,21 @@ impl Queue {
     /// The earliest end of a hold by the cooldown.
     pub(super) fn first_held(&self) -> Option<Instant> {
         let first = self.waiters.as_ref()?.held.first();
-        first.map(|((until, _), _)| *until)
+        first.map(|((until, _), _)| Instant::from_nanos(*until))
     }
 
     /// The first caller whose hold by the cooldown ends by `now`.
     pub(super) fn first_hold_ended(&self, now: Instant) -> Option<AdmissionRequest> {
         let ((until, id), waiter) = self.waiters.as_ref()?.held.first()?;
-        (*until <= now).then(|| waiter.request(*id))
+        (*until <= now.as_nanos()).then(|| waiter.request(*id))
     }
 
     /// The earliest end of a hold by the cooldown after this instant.
     pub(super) fn first_held_after(&self, after: Instant) -> Option<Instant> {
-        let later = Instant::from_nanos(after.as_nanos().saturating_add(1));
+        let later = after.as_nanos().saturating_add(1);
         let first = self.waiters.as_ref()?.held.first_from(&(later, 0));
         first
-            .map(|((until, _), _)| *until)
+            .map(|((until, _), _)| Instant::from_nanos(*until))
             .filter(|until| *until > after)
     }
 
@@ -247,9 +247,11 @@ impl Queue {
         &mut self,
         mut until: impl FnMut(&AdmissionRequest, Instant) -> Instant,
     ) {
-        let held = self.waiters.iter().flat_map(|waiters| waiters.held.iter());
+        let held = self.waiters.as_ref().map(|waiters| waiters.held.all());
         let held: Vec<_> = held
-            .map(|((until, id), waiter)| (*until, waiter.request(*id)))
+            .unwrap_or_default()
+            .into_iter()
+            .map(|((until, id), waiter)| (Instant::from_nanos(*until), waiter.request(*id)))
             .collect();
         for (before, request) in held {
             self.hold(&request, until(&request, before));
@@ -259,21 +261,23 @@ impl Queue {
     /// Wakes all waiting callers: these, queued by the breaker, and those in this queue.
     pub(super) fn wake_all(&mut self, queued: impl Iterator<Item = u64>) {
         self.woken.extend(queued);
-        self.woken.extend(self.places.iter().map(|(id, _)| *id));
+        self.woken
+            .extend(self.places.all().into_iter().map(|(id, _)| *id));
     }
 
-    /// The id of the first in the queue for the rate limit.
-    pub(super) fn first_queued(&self) -> Option<u64> {
-        let first = self.waiters.as_ref()?.queue.first();
-        first.map(|(_, (id, _))| *id)
+    /// The first caller in the queue for the rate limit.
+    pub(super) fn first_queued(&self) -> Option<AdmissionRequest> {
+        let ((_, id), waiter) = self.waiters.as_ref()?.queue.first()?;
+        Some(waiter.request(*id))
     }
 
     /// The callers in the queue for the rate limit.
     pub(super) fn all_queued(&self) -> impl Iterator<Item = AdmissionRequest> {
-        let waiters = self.waiters.iter();
-        waiters
-            .flat_map(|waiters| waiters.queue.iter())
-            .map(|(_, (id, waiter))| waiter.request(*id))
+        let queued = self.waiters.as_ref().map(|waiters| waiters.queue.all());
+        queued
+            .unwrap_or_default()
+            .into_iter()
+            .map(|((_, id), waiter)| waiter.request(*id))
     }
 
     /// Removes it from the queue; returns whether it was there.
@@ -311,12 +315,12 @@ impl Queue {
         match place {
             Position::Held(until) => {
                 if let Some(waiters) = &mut self.waiters {
-                    waiters.held.remove(&(until, id));
+                    waiters.held.remove(&(until.as_nanos(), id));
                 }
             }
             Position::Queued(place) => {
                 if let Some(waiters) = &mut self.waiters {
-                    waiters.queue.remove(&place);
+                    waiters.queue.remove(&(place, id));
                 }
             }
             Position::Offered(until) => {
@@ -330,9 +334,9 @@ impl Queue {
     #[cfg(test)]
     pub(super) fn is_in_order(&self) -> bool {
         let (mut held, mut queue, mut offers) = (Vec::new(), Vec::new(), Vec::new());
-        for (id, place) in self.places.iter() {
+        for (id, place) in self.places.all() {
             match place {
-                Position::Held(until) => held.push((*until, *id)),
+                Position::Held(until) => held.push((until.as_nanos(), *id)),
                 Position::Queued(place) => queue.push((*place, *id)),
                 Position::Offered(until) => offers.push((*until, *id)),
                 Position::Unplaced => {}
@@ -342,12 +346,13 @@ impl Queue {
         queue.sort_unstable();
         offers.sort_unstable();
         let waiters = || self.waiters.iter();
-        let all_held = waiters().flat_map(|waiters| waiters.held.iter());
-        let all_queued = waiters().flat_map(|waiters| waiters.queue.iter());
-        let queued = all_queued.map(|(place, (id, _))| (*place, *id));
+        let all_held = waiters().flat_map(|waiters| waiters.held.all());
+        let all_queued = waiters().flat_map(|waiters| waiters.queue.all());
         held.iter().eq(all_held.map(|(held, _)| held))
-            && queue.iter().copied().eq(queued)
-            && offers.iter().eq(self.offers.iter().map(|(offer, _)| offer))
+            && queue.iter().eq(all_queued.map(|(queued, _)| queued))
+            && offers
+                .iter()
+                .eq(self.offers.all().into_iter().map(|(offer, _)| offer))
     }
 }
 
@@ -358,9 +363,7 @@ mod tests {
     #[test]
     fn a_waiting_caller_takes_at_most_88_bytes_in_the_queue() {
         let place = size_of::<(u64, Position)>();
-        let held = size_of::<((Instant, u64), WaitState)>();
-        let queued = size_of::<(u64, (u64, WaitState))>();
-        assert!(place + held <= 88, "{place} {held}");
-        assert!(place + queued <= 88, "{place} {queued}");
+        let waiter = size_of::<((u64, u64), WaitState)>();
+        assert!(place + waiter <= 88, "{place} {waiter}");
     }
 }

@@ -66,7 +66,7 @@ impl Outbound {
                 self.offer(now, caller.id, Some(breaker_permit));
                 continue;
             }
-            let Some(request) = self.queue.all_queued().next() else {
+            let Some(request) = self.queue.first_queued() else {
                 return;
             };
             if now > request.last_start {

@@ -94,7 +94,12 @@ impl Outbound {
                         .as_ref()
                         .and_then(CircuitBreaker::first_queued)
                 };
-                let Some(first) = self.queue.first_queued().or_else(queued) else {
+                let Some(first) = self
+                    .queue
+                    .first_queued()
+                    .map(|first| first.id)
+                    .or_else(queued)
+                else {
                     // A caller held by the cooldown has its own timer.
                     return;
                 };
