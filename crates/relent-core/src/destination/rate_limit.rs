@@ -171,7 +171,7 @@ impl RateLimit {
         let burst = slots(self.ahead, self.interval);
         let used = old.due.saturating_sub(now.as_nanos()) as f64 / old.interval as f64;
         let left = (slots(old.ahead, old.interval) - used).clamp(0.0, burst);
-        let used = libm::ceil((burst - left) * self.interval as f64) as u64;
+        let used = round_up((burst - left) * self.interval as f64);
         self.due = now.as_nanos().saturating_add(used);
         // The last slot can still be returned, at its new value.
         let (taken, moved) = old.last;
@@ -300,7 +300,13 @@ const MAX_AHEAD_NANOS: u64 = 1 << 62;
 
 /// Rounded up, so that the rate never exceeds the limit.
 fn interval(rate: f64) -> u64 {
-    libm::ceil(1e9 / rate) as u64
+    round_up(1e9 / rate)
+}
+
+/// Saturates.
+fn round_up(nanos: f64) -> u64 {
+    let whole = nanos as u64;
+    whole.saturating_add(u64::from((whole as f64) < nanos))
 }
 
 #[cfg(test)]

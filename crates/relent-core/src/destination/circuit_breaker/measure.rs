@@ -19,8 +19,8 @@ pub(super) struct Demand {
     /// The rate that is kept while the breaker is not normal. Callers of queued requests make no new
     /// ones, which is no reason to release them more slowly.
     kept: f64,
-    /// The [lower bound](Self::least) at that time.
-    kept_least: f64,
+    /// Whether it [was measured](Self::is_measured).
+    is_kept_measured: bool,
 }
 
 /// The window has twelve slots of five seconds; the last one is running.
@@ -35,7 +35,7 @@ impl Demand {
             window: Window::new(Duration::from_secs(60)),
             first: None,
             kept: 0.0,
-            kept_least: 0.0,
+            is_kept_measured: false,
         }
     }
 
@@ -62,7 +62,7 @@ impl Demand {
     /// Keeps the current rate.
     pub(super) fn keep(&mut self, now: Instant) {
         self.kept = self.rate(now);
-        self.kept_least = self.least(now);
+        self.is_kept_measured = self.is_measured(now);
     }
 
     /// Queued requests that arrived in so many nanoseconds count as demand however long they wait.
@@ -80,17 +80,14 @@ impl Demand {
         }
     }
 
-    /// Lower bound of the requests per second over the last minute: the count less two standard
-    /// deviations.
-    fn least(&mut self, now: Instant) -> f64 {
-        let count = f64::from(self.counted(now));
-        let least = (count - 2.0 * libm::sqrt(count)).max(0.0);
-        least / self.covered(now) as f64 * 1e9
+    /// Whether the requests of the last minute are more than two standard deviations: n > 2√n.
+    fn is_measured(&mut self, now: Instant) -> bool {
+        self.counted(now) > 4
     }
 
     /// Whether enough requests are made, or were before any was queued, for their rate to be known.
     pub(super) fn is_rate_known(&mut self, now: Instant) -> bool {
-        self.kept_least.max(self.least(now)) > 0.0
+        self.is_kept_measured || self.is_measured(now)
     }
 
     /// Whether the first request was made before the window began.
