@@ -19,6 +19,7 @@
 //! # Features
 //! - `serde`: [`Policy`] can be read from and written to TOML, JSON and similar formats, with
 //!   readable durations.
+//! - `server`: the decisions of a server, in the modules [`admission`] and [`idempotency`].
 //! - `critical-section`: for processors without compare-and-exchange, such as Cortex-M0.
 //!
 //! # Systems
@@ -33,6 +34,7 @@
 
 extern crate alloc;
 
+#[cfg(feature = "server")]
 pub mod admission;
 pub mod call;
 pub mod destination;
@@ -41,6 +43,7 @@ mod failure;
 mod grpc;
 mod hint;
 mod histogram;
+#[cfg(feature = "server")]
 pub mod idempotency;
 mod ordered_map;
 pub mod policy;
@@ -52,6 +55,7 @@ pub mod text;
 mod time;
 mod window;
 
+#[cfg(feature = "server")]
 pub use admission::Criticality;
 pub use call::Attempt;
 pub use call::session::Session;
