@@ -3,7 +3,6 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::future::ready;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +25,7 @@ use crate::request_template::Template;
 use crate::response::Response;
 use crate::retry_options::RetryOptions;
 use crate::sink::Sink;
-use crate::whole_body;
+use crate::whole_body::{self, Receiving};
 
 /// Builder of one request: reqwest's builder, plus the retry options of this request.
 ///
@@ -302,7 +301,7 @@ impl RequestBuilder {
     /// resumes where the body ended if possible (see [`Client::download`]). The body is kept in memory. Such
     /// attempts are not hedged.
     pub const fn whole_body(mut self) -> Self {
-        self.request_options.whole_body = true;
+        self.request_options.whole_body = Some(whole_body::receive);
         self
     }
 
@@ -344,18 +343,17 @@ impl RequestBuilder {
     /// [`Error::Request`] if nothing could be sent; [`Error::GaveUp`] if the last attempt had no response.
     pub fn send(self) -> impl Future<Output = Result<Response, Error>> + Send {
         // Boxed, because the attempts of a request need much space, and futures are moved.
-        let sent: Pin<Box<dyn Future<Output = _> + Send>> = if self.request_options.whole_body {
-            Box::pin(async move {
-                let (client, options, template) = self.prepare()?;
-                whole_body::receive(&client, options, template).await
-            })
-        } else {
-            match ClientCall::new(self.http.build(), self.request_options) {
+        let receiving: Receiving = match self.request_options.whole_body {
+            Some(receive) => match self.prepare() {
+                Ok((client, options, template)) => receive(client, options, template),
+                Err(error) => Box::pin(ready(Err(error))),
+            },
+            None => match ClientCall::new(self.http.build(), self.request_options) {
                 Ok(mut call) => Box::pin(async move { call.run().await }),
                 Err(error) => Box::pin(ready(Err(error))),
-            }
+            },
         };
-        sent
+        receiving
     }
 
     /// Makes attempts until the whole body is in `sink`, or until the policy stops; see [`Client::download`].

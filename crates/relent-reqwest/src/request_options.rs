@@ -10,6 +10,7 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::retry_options::RetryOptions;
 use crate::secret::redacted;
+use crate::whole_body::ReceiveWhole;
 
 /// Options of a request that reqwest's builder does not have.
 pub(crate) struct RequestOptions {
@@ -17,7 +18,7 @@ pub(crate) struct RequestOptions {
     pub(crate) body: Option<Body>,
     pub(crate) key: Option<IdempotencyKey>,
     pub(crate) changes: Vec<Change>,
-    pub(crate) whole_body: bool,
+    pub(crate) whole_body: Option<ReceiveWhole>,
     /// Whether reqwest has built a form, whose parts may all be in memory.
     pub(crate) multipart: bool,
     pub(crate) build_error: Option<Box<dyn StdError + Send + Sync>>,
@@ -35,7 +36,7 @@ impl RequestOptions {
             body,
             key: None,
             changes: Vec::new(),
-            whole_body: false,
+            whole_body: None,
             multipart: false,
             build_error: None,
         }

@@ -1,6 +1,7 @@
 //! Responses whose body is read within the attempts.
 
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -38,15 +39,20 @@ impl Sink for WholeBody {
     }
 }
 
+/// The response of a call that has begun.
+pub(crate) type Receiving = Pin<Box<dyn Future<Output = Result<Response, Error>> + Send>>;
+
+/// [`receive`], as a pointer that only [`RequestBuilder::whole_body`](crate::RequestBuilder::whole_body) sets, so that
+/// programs which never call it do not contain downloads (130 kB).
+pub(crate) type ReceiveWhole = fn(Client, Arc<RetryOptions>, Template) -> Receiving;
+
 /// Makes attempts until the whole body is in memory.
-pub(crate) async fn receive(
-    client: &Client,
-    options: Arc<RetryOptions>,
-    template: Template,
-) -> Result<Response, Error> {
-    let mut whole = WholeBody::default();
-    let (_, summary) = client.receive(template, options, &mut whole).await?;
-    // For a response in parts, the first head describes the whole.
-    let response = whole.head.map(|()| whole.body);
-    Ok(Response::new(response.into(), summary))
+pub(crate) fn receive(client: Client, options: Arc<RetryOptions>, template: Template) -> Receiving {
+    Box::pin(async move {
+        let mut whole = WholeBody::default();
+        let (_, summary) = client.receive(template, options, &mut whole).await?;
+        // For a response in parts, the first head describes the whole.
+        let response = whole.head.map(|()| whole.body);
+        Ok(Response::new(response.into(), summary))
+    })
 }
