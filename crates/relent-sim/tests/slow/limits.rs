@@ -68,7 +68,7 @@ proptest! {
         slot in prop::sample::select(vec!["1us", "1s"]),
         cable in prop::sample::select(vec![("1e12", 1), ("1", 1), ("1e6", 1_000_000), ("3e6", 48)]),
         access in prop::sample::select(vec!["policy", "share"]),
-        lasts in prop::sample::select(vec!["1ns", "50us", "900ms"]),
+        lasts in prop::sample::select(vec!["1ns", "50us", "90ms"]),
         deadline in prop::sample::select(vec!["1ns", "24h"]),
     ) {
         let (rate, frame) = cable;
