@@ -478,8 +478,8 @@ mod tests {
             ("x-shop", token),
             ("authorization", &*format!("Basic {basic}=")),
         ] {
-            let sealed = seal(&secrets, "", "shop", name, value).unwrap();
-            endpoint.headers.insert(name.to_owned(), sealed);
+            let encrypted = encrypt(&secrets, "", "shop", name, value).unwrap();
+            endpoint.headers.insert(name.to_owned(), encrypted);
         }
         let custom = open(&secrets, &endpoint).unwrap();
         for echo in [
