@@ -262,6 +262,13 @@ pub fn fingerprint(key: &str) -> String {
     hex(&Sha256::digest(key.trim())[..4])
 }
 
+/// Whether the text has the form of a [fingerprint]: 8 hexadecimal digits in lower case.
+#[must_use]
+pub fn is_fingerprint(text: &str) -> bool {
+    let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    text.len() == 8 && text.bytes().all(is_digit)
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use relent_outbox::endpoint::Acknowledgement;
+use relent_outbox::secrets::is_fingerprint;
 
 use crate::options::digits;
 use crate::quit::ExitError;
@@ -43,9 +44,9 @@ pub(super) fn segment(text: &str) -> Result<String, String> {
 
 /// Parses the number or the fingerprint of a signing key.
 pub(super) fn signing_key(text: &str) -> Result<String, String> {
-    let is_fingerprint = text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    match is_fingerprint || count(text).is_ok() {
-        true => Ok(text.to_ascii_lowercase()),
+    let text = text.to_ascii_lowercase();
+    match is_fingerprint(&text) || count(&text).is_ok() {
+        true => Ok(text),
         false => Err(
             "use its number, 1 for the newest, or its fingerprint of 8 hexadecimal digits"
                 .to_owned(),

@@ -26,7 +26,7 @@ use crate::headers::{self, InvalidHeader};
 use crate::health::Health;
 use crate::message::{MAX_NAME, MessageId, NewMessage, is_name};
 use crate::schedule;
-use crate::secrets::{KeyError, Secrets};
+use crate::secrets::{KeyError, Secrets, is_fingerprint};
 use crate::store::{Deletion, EndpointStatus, EnqueueError, Store};
 use crate::target::Target;
 use crate::worker::{HeldEndpoint, HoldReason};
@@ -380,14 +380,6 @@ const LAST_KEY: &str = "without any signing key the attempts would not be signed
 
 const NUMBERED: &str = "a number names another key after each removal: name the key by its fingerprint, or send If-Match with the \
      ETag of the endpoint";
-
-/// Whether the text has the form of a [fingerprint](crate::secrets::fingerprint), which no number has.
-fn is_fingerprint(text: &str) -> bool {
-    text.len() == 8
-        && text
-            .bytes()
-            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-}
 
 /// Returns the number of the signing key with this fingerprint.
 fn number_of(secrets: &Secrets, endpoint: &Endpoint, key: &str) -> Result<NonZeroUsize, Refused> {
