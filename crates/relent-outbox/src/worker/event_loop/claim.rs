@@ -141,6 +141,9 @@ impl<S: Store> EventLoop<S> {
                 endpoint
                     .demand
                     .claimed(claim.first, claim.most, count, any_has_failed);
+            } else {
+                // Without a change below, a search had read the registration before the last refresh.
+                endpoint.registration.is_stale = false;
             }
             self.queue.push(claim.id);
             self.release_if_idle(claim.id);

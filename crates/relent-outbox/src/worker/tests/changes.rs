@@ -93,6 +93,32 @@ async fn a_change_applies_soon_although_earlier_attempts_hang() {
     running.worker.abort();
 }
 
+/// The search reads the registration, and returns after a claim has reported the change.
+#[tokio::test(start_paused = true)]
+async fn a_search_from_before_a_change_holds_no_message_and_causes_few_claims() {
+    let store = Memory::new([endpoint(0)]);
+    let receivers = quick();
+    let running = start(&store, &receivers, config("one"));
+    let deliver = async || {
+        store.add(1, "x");
+        store.hint(crate::store::Hinted::Endpoints([1].into()));
+        sleep(SECOND).await;
+        assert_eq!(store.unended(), 0);
+    };
+    deliver().await;
+    store.fail("find", &[memory::Fault::Late]);
+    store.add_later(1, "x", SECOND / 2);
+    store.hint(crate::store::Hinted::Anything);
+    sleep(SECOND / 4).await;
+    put(&store, "https://shop.example/new").await;
+    deliver().await;
+    let claims = store.calls("claim");
+    sleep(30 * SECOND).await;
+    assert!(store.calls("claim") <= claims + 2);
+    deliver().await;
+    let _ = running.stop().await;
+}
+
 /// Repeated changes of a rate allow no extra requests, and a lower rate applies from the next attempt on.
 #[tokio::test(start_paused = true)]
 async fn a_changed_rate_limit_applies_and_allows_no_extra_requests() {
