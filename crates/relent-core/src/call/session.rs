@@ -134,9 +134,17 @@ impl Session {
 
     /// The running attempt was a probe of a destination that is down: it uses up no retry, and the
     /// backoff does not grow. So a queued call survives an outage that is longer than its retries.
-    pub(crate) const fn on_probe(&mut self) {
+    pub(crate) fn on_probe(&mut self) {
         self.base = self.base.saturating_add(1);
-        self.step = self.step.saturating_sub(1);
+        // The rule of the last failure granted this attempt, unless it is the first.
+        let rule = usize::from(self.rule);
+        if let Some(retries) = self.rule_retries.get_mut(rule) {
+            *retries = retries.saturating_sub(1);
+        }
+        match self.rule_steps.get_mut(rule) {
+            Some(step @ 1..) => *step -= 1,
+            _ => self.step = self.step.saturating_sub(1),
+        }
     }
 
     /// Records that the operation succeeded.

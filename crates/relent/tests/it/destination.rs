@@ -12,7 +12,7 @@ use relent::destination::AttemptOutcome;
 use relent::driver::{Driver, NextStep};
 use relent::failure::{Audience, Cause};
 use relent::hook::{Queued, QueuedBy};
-use relent::policy::{BudgetConfig, RateLimitConfig, ThrottleConfig};
+use relent::policy::{BudgetConfig, Pattern, RateLimitConfig, Rule, ThrottleConfig};
 use relent::{
     Backoff, Destination, Failure, Hint, Policy, PollOutcome, StopReason, VirtualClock, blocking,
     poll_until, retry, retry_mut,
@@ -69,6 +69,35 @@ async fn requests_during_an_outage_are_queued_and_served_after_recovery() {
     assert!((51..=60).contains(&attempts), "{attempts}");
     assert!(began.elapsed() >= 10 * SECOND && began.elapsed() <= 40 * SECOND);
     assert_eq!(there.queued_while_down(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_uses_up_no_retry_of_the_policy_and_of_a_rule() {
+    let there = Destination::new(policy());
+    trip_breaker(&there).await;
+    let rule = Rule {
+        max_retries: Some(1),
+        backoff: Some(Backoff::constant(SECOND / 10)),
+        ..Rule::on([Pattern::Status(500, 500)])
+    };
+    for ruled in [false, true] {
+        let policy = patient().into_builder().max_retries(1);
+        let policy = match ruled {
+            true => policy.max_retries(9).rule(rule.clone()),
+            false => policy,
+        };
+        let policy = policy.build().unwrap();
+        let attempts = AtomicU32::new(0);
+        let call = || async {
+            attempts.fetch_add(1, Ordering::Relaxed);
+            Err::<(), _>("down")
+        };
+        let failure = |_: &&str| Failure::ambiguous().cause(Cause::Status(500));
+        let call = retry(&policy, call).classify(failure).destination(&there);
+        let reason = call.await.unwrap_err().reason();
+        assert_eq!(reason, StopReason::CircuitBreaker, "ruled: {ruled}");
+        assert!(attempts.into_inner() > 3, "ruled: {ruled}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
