@@ -278,7 +278,7 @@ fn circuit_breaker(text: &mut String, service: &Description, size: Size) {
         time(most)
     );
     if service.deadline > 300 * SECOND {
-        let _ = writeln!(text, "patience = \"{}\"", exact(service.deadline));
+        let _ = writeln!(text, "max_queue_time = \"{}\"", exact(service.deadline));
     }
 }
 
@@ -409,6 +409,15 @@ mod tests {
         let hedged = read(&advise(&service, &latency).hedged.unwrap()).policy;
         assert!(hedged.hedge().is_some());
         assert_eq!(hedged.budget().unwrap().ratio, 0.35);
+    }
+
+    #[test]
+    fn advice_queues_requests_for_a_deadline_above_five_minutes() {
+        let (mut service, latency) = described("repeatable = true");
+        service.deadline = 400 * SECOND;
+        let policy = read(&advise(&service, &latency).policy).policy;
+        let breaker = policy.circuit_breaker().unwrap();
+        assert_eq!(breaker.max_queue_time.as_secs(), 400);
     }
 
     #[test]
