@@ -275,7 +275,7 @@ impl<S: Store> EventLoop<S> {
             return;
         }
         let mut schedule = Schedule::at_attempt(&claimed.session, claimed.attempt, claimed.began);
-        let why = "the worker that made the attempt was lost with it";
+        let why = "the process that made the attempt recorded no result";
         let sent = broken_off(why, Duration::ZERO);
         schedule.lose();
         observe::attempt("lost", Duration::ZERO);
