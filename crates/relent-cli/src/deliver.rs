@@ -43,8 +43,8 @@ Examples:
 A message is repeated until its receiver acknowledges it or its schedule ends.
 All attempts have the same webhook-id, with which the receiver drops duplicates.
 
-Exit status: 0; 1 on failure; 2 if the command line is wrong; 124 if --timeout
-passes; 128 + n after signal n.
+Exit status: 0; 1 on failure; 2 if the command line, or a file that it names,
+is wrong; 124 if --timeout passes; 128 + n after signal n.
 `relent deliver SUBCOMMAND --help` has more.";
 
 /// The subcommands of `relent deliver`.

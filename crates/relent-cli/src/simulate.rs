@@ -34,8 +34,9 @@ Runs use the decision code of production, in virtual time; the same seed gives
 the same numbers on every machine. `relent advise` writes a policy for a service
 that you describe.
 
-Exit status: 0; 1 on failure, or if a policy misses its bounds (random, grid);
-2 if the command line or a file is wrong.
+Exit status: 0; 1 on failure, if random finds a policy that is worse than off
+(no retries) or does not recover, or if grid finds that a policy misses a bound
+of its file; 2 if the command line or a file is wrong.
 `relent simulate SUBCOMMAND --help` has more.";
 
 /// The subcommands of `relent simulate`.

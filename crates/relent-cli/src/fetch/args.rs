@@ -64,24 +64,24 @@ Output to FILE (-o, -O):
   Last-Modified; with -C it also resumes without one.
 
 Exit status: the result of the last attempt, in curl's numbers
-  0     a complete response with a status below 400 that is not retried; or
-        standard output lost its reader
-  22    a status of 400 or above, a lower one that --retry-on or the policy
-        lists, or a failure of gRPC
+  0     a complete response whose status is below 400, unless --retry-on or the
+        policy lists it; or standard output lost its reader
+  22    a status of 400 or above, or one that --retry-on or the policy lists;
+        or a failure of gRPC
   5     the proxy could not be looked up       28    a time limit ended it
   6     the name could not be looked up        35    the TLS handshake failed
   7     no connection                          56    the connection broke
   8     the response is not valid HTTP         56    the proxy refused CONNECT
   18    the body was cut short                 97    the SOCKS proxy refused
   47    more than 10 redirects, a loop of redirects, or one that cannot be
-        followed; without -L also any redirect of a download to FILE (-o, -O).
-        To standard output such a redirect is a complete response (0)
+        followed; with -o FILE or -O also a redirect that is not followed.
+        Without these options, a redirect that is not followed ends with 0
   60    the server's certificate is not acceptable
   58    the certificate of --cert cannot be used
   77    the certificates of --cacert, SSL_CERT_FILE or SSL_CERT_DIR cannot be
         read
-  75    the Retry-After of the server is beyond the limits; relent prints the
-        time
+  75    the Retry-After of the server is later than the deadline or max_hint of
+        the policy allows; relent prints the time of the Retry-After
   23    the response could not be written locally
   26    the data could not be read
   63    the body is longer than --max-filesize
