@@ -31,7 +31,7 @@ async fn a_message_that_kills_its_worker_is_dead_after_exactly_its_limit() {
     assert_eq!(receivers.hits(), 10);
     store.row(row, |row| {
         assert!(
-            matches!(&row.ended, Some(Err(reason)) if reason.contains("lost")),
+            matches!(&row.ended, Some(Err(reason)) if reason.contains("recorded no result")),
             "{:?}",
             row.ended
         );
@@ -94,7 +94,7 @@ async fn a_message_that_kills_its_worker_takes_no_other_message_with_it() {
     }
     for row in poison {
         store.row(row, |row| {
-            assert!(matches!(&row.ended, Some(Err(reason)) if reason.contains("lost")));
+            assert!(matches!(&row.ended, Some(Err(reason)) if reason.contains("recorded no result")));
             assert_eq!(row.attempt, 3);
         });
     }
