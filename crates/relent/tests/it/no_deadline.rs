@@ -232,8 +232,9 @@ async fn a_retry_after_beyond_the_limit_ends_the_call_immediately() {
 
 #[tokio::test(start_paused = true)]
 async fn a_deadline_replaces_the_limit_for_calls_without_one() {
-    // With minutes to wait, the retries may be exhausted before the deadline.
-    for (deadline, least, most) in [(60, 50, 60), (600, 120, 300)] {
+    // With minutes to wait, the retries may be exhausted before the deadline. The queue holds a call for at most 300 s,
+    // besides the backoff before and after it.
+    for (deadline, least, most) in [(60, 50, 60), (600, 120, 310)] {
         for failure in [refused(), unavailable()] {
             let policy = with_deadline(deadline * SECOND);
             let (gave_up, took) = call(&standard(), &policy, failure).await;
