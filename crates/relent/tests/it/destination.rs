@@ -73,14 +73,14 @@ async fn requests_during_an_outage_are_queued_and_served_after_recovery() {
 
 #[tokio::test(start_paused = true)]
 async fn a_probe_uses_up_no_retry_of_the_policy_and_of_a_rule() {
-    let there = Destination::new(policy());
-    trip_breaker(&there).await;
     let rule = Rule {
         max_retries: Some(1),
         backoff: Some(Backoff::constant(SECOND / 10)),
         ..Rule::on([Pattern::Status(500, 500)])
     };
     for ruled in [false, true] {
+        let there = Destination::new(policy());
+        trip_breaker(&there).await;
         let policy = patient().into_builder().max_retries(1);
         let policy = match ruled {
             true => policy.max_retries(9).rule(rule.clone()),
