@@ -143,7 +143,7 @@ pub struct BreakerSignal {
     /// Whether retries are free, except after timeouts: the breaker is not normal, and paces them.
     pub retries_free: bool,
     /// Whether the breaker is limited. A retry after a timeout then pays its cost if the budget can
-    /// bear it, and is free otherwise. No effect unless retries are free (`waived`).
+    /// bear it, and is free otherwise. No effect unless retries are free.
     pub limited: bool,
 }
 
@@ -345,7 +345,7 @@ impl Budget {
         }
     }
 
-    /// Whether the budget behaves as configured, and would still after a [signal](Self::learn) with any
+    /// Whether the budget behaves as configured, and would still after a [signal](Self::on_signal) with any
     /// ratio up to this one and unchanged costs.
     pub(crate) fn is_unaffected_by_ratio(&self, ratio: f64) -> bool {
         let least = self.configured_ratio.load(Ordering::Relaxed);

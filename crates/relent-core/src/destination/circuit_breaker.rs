@@ -18,7 +18,7 @@
 //!   succeeded meanwhile. In a process without high traffic, three failures in a row are enough once the
 //!   budget cannot pay for a retry. Requests are queued, and one probe at a time is sent. After a successful
 //!   probe the breaker is limited first, so that the queue does not become a thundering herd. It
-//!   becomes normal immediately if timeouts alone caused it, the success has baseline latency, and few
+//!   becomes normal immediately if a single timeout caused it, the success has baseline latency, and few
 //!   requests are queued.
 //!
 //! Many processes call one destination without coordination, so each measures in units of its own
