@@ -204,7 +204,7 @@ impl Attempt {
 /// let mut alone = Alone(policy, FixedRandom::at(1.0));
 /// let mut call = Call::new(&alone);
 /// let NextStep::Start(permit) = call.next(&mut alone, None) else {
-///     unreachable!("nobody has to be asked");
+///     unreachable!("no destination is asked");
 /// };
 /// let (attempt, _) = call.begin(&mut alone, permit);
 /// assert_eq!(attempt.number, 1);

@@ -172,7 +172,7 @@ pub enum ClaimStage {
 /// let config = ClaimConfig::DEFAULT;
 /// let (now, pay_five) = (Instant::ORIGIN, Fingerprint([5; 32]));
 /// let (Claim::Run { lease, .. }, Some(record)) = Record::claim(None, now, &config, 1, pay_five) else {
-///     unreachable!("nobody has the key");
+///     unreachable!("the key is new");
 /// };
 ///
 /// // A duplicate arrives while the first request runs, and another after it has completed.

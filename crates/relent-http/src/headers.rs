@@ -90,11 +90,12 @@ headers! {
     RELENT_HISTOGRAM = "relent-histogram";
 
     /// Request: its criticality, one of `CRITICAL_PLUS`, `CRITICAL`, `SHEDDABLE_PLUS` and `SHEDDABLE`
-    /// ([`Criticality`](relent_core::Criticality)), in any capitals. It is valid for the whole chain: services pass it on.
+    /// ([`Criticality`](relent_core::Criticality)), in upper or lower case. It is valid for the whole chain: services
+    /// pass it on.
     RELENT_CRITICALITY = "relent-criticality";
 
     /// Response: no-retry marker, a list of `exhausted` (retries were exhausted below) and
-    /// `overloaded`, in any capitals. See [`Mark`](crate::Mark).
+    /// `overloaded`, in upper or lower case. See [`Mark`](crate::Mark).
     RELENT_MARK = "relent-mark";
 
     /// Response: `true` if the delay of the response is reserved for this caller (a ticket), in

@@ -22,7 +22,7 @@ pub struct Request {
 /// use relent_sim::{requests, scenarios};
 ///
 /// let herd = scenarios::get("herd").expect("a scenario").load()?;
-/// let requests = requests(&herd, 1).expect("a herd waits for nobody");
+/// let requests = requests(&herd, 1).expect("a herd needs no response");
 /// assert_eq!(requests.len(), 100);
 /// assert!(requests.iter().all(|request| request.at == 0));
 /// # Ok::<(), relent_sim::ScenarioError>(())

@@ -82,7 +82,7 @@ impl Record {
     ///
     /// let config = ClaimConfig::DEFAULT;
     /// let (_, record) = Record::claim(None, Instant::ORIGIN, &config, 1, Fingerprint([5; 32]));
-    /// let record = record.ok_or("nobody has the key")?;
+    /// let record = record.ok_or("the key is unknown")?;
     /// let lapsed = Instant::ORIGIN.saturating_add(config.lease);
     /// assert!(!record.is_unknown(Instant::ORIGIN) && record.is_unknown(lapsed));
     /// # Ok::<(), &str>(())
@@ -131,7 +131,7 @@ impl Record {
     /// let (_, record) = Record::claim(None, Instant::ORIGIN, &config, 1, pay_five);
     /// let now = Instant::ORIGIN.saturating_add(config.lease);
     /// // The provider reports that there is no charge.
-    /// let found = record.ok_or("nobody has the key")?;
+    /// let found = record.ok_or("the key is unknown")?;
     /// let free = Record::resolve(Some(&found), now, &found, Resolution::NotApplied, &config)?;
     /// let (next, _) = Record::claim(Some(&free), now, &config, 2, pay_five);
     /// assert!(matches!(next, Claim::Run { repeated: false, .. }));

@@ -24,7 +24,7 @@ pub(super) struct Wait {
     pub(super) reason: WaitReason,
     /// The reason as a sentence, without the time.
     pub(super) detail: String,
-    /// When the reason is expected to end, in milliseconds since 1970; `None` if nobody knows.
+    /// When the reason is expected to end, in milliseconds since 1970; `None` if it is unknown.
     pub(super) until_ms: Option<i64>,
 }
 

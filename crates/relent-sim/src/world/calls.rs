@@ -478,7 +478,7 @@ impl World<'_> {
         self.end(now, index, Some(Reply::Failure));
     }
 
-    /// Ends the call with this result; `None` if nobody waits for it.
+    /// Ends the call with this result; `None` if no caller waits for it.
     pub(super) fn end(&mut self, now: u64, index: u32, reply: Option<Reply>) {
         self.drop_attempts(now, index);
         if self.clients[index].call.holds() {
