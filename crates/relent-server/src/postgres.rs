@@ -18,6 +18,7 @@ use std::io;
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, RecyclingMethod};
+use tokio::runtime::Handle;
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
@@ -73,16 +74,51 @@ pub(crate) async fn connect<C: Connections>(
     connected.unwrap_or(Err(ConnectionError::TimedOut(limit)))
 }
 
-/// Returns the result of the work. A connection that has timed out may never respond, so it leaves the pool.
-pub(crate) fn in_time<C: Connections, T, E: From<ConnectionError>>(
-    connection: C::Connection,
+/// An error that may come from a connection.
+pub(crate) trait OfConnection: From<ConnectionError> {
+    fn connection_error(&self) -> Option<&ConnectionError>;
+}
+
+/// Returns the result of the work. A connection that is of no more use leaves the pool.
+pub(crate) fn in_time<C: Connections, T, E: OfConnection>(
+    connection: Option<C::Connection>,
     limit: Duration,
     worked: Result<Result<T, E>, Elapsed>,
 ) -> Result<T, E> {
-    worked.unwrap_or_else(|_| {
+    let worked = worked.unwrap_or_else(|_| Err(ConnectionError::TimedOut(limit).into()));
+    let error = worked.as_ref().err().and_then(E::connection_error);
+    if let Some(connection) = connection
+        && error.is_some_and(ConnectionError::is_of_no_use)
+    {
         C::discard(connection);
-        Err(ConnectionError::TimedOut(limit).into())
-    })
+    }
+    worked
+}
+
+/// A connection without the reply to its call. The caller may drop the call, since it waits no longer than it likes.
+/// Then nobody learns whether the server is dead, and the next caller would get the connection. So it returns to the
+/// pool after a reply to a further statement, or is discarded. Until then it counts in the size of the pool.
+pub(crate) struct Unanswered<C: Connections> {
+    pub(crate) connection: Option<C::Connection>,
+    pub(crate) limit: Duration,
+}
+
+impl<C: Connections> Drop for Unanswered<C> {
+    fn drop(&mut self) {
+        let Some(mut connection) = self.connection.take() else {
+            return;
+        };
+        let Ok(runtime) = Handle::try_current() else {
+            return C::discard(connection);
+        };
+        let limit = self.limit;
+        runtime.spawn(async move {
+            let answered = timeout(limit, connection.script("SELECT 1")).await;
+            if !matches!(answered, Ok(Ok(()))) {
+                C::discard(connection);
+            }
+        });
+    }
 }
 
 /// Returns whether the failure is transient: a conflict with another transaction (40001, 40P01), or a lost or failed

@@ -10,7 +10,7 @@ use super::error::ConnectionError;
 /// `PgPool`. It cannot be implemented outside this crate.
 pub trait Connections: Clone + fmt::Debug + Send + Sync + 'static {
     /// A connection, which returns to the pool on drop.
-    type Connection: DerefMut<Target: SqlSession + Sized> + Send;
+    type Connection: DerefMut<Target: SqlSession + Sized> + Send + 'static;
 
     /// Waits for a connection, up to the limit of the pool.
     fn get(&self) -> impl Future<Output = Result<Self::Connection, ConnectionError>> + Send;

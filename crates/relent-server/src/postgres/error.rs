@@ -6,6 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use deadpool_postgres::PoolError;
+use tokio_postgres::error::SqlState;
 
 /// The reason why a database operation failed, or its result is not known.
 #[derive(Debug)]
@@ -94,6 +95,13 @@ impl ConnectionError {
             Self::Sqlx(error) => error.into(),
             other => other.into(),
         }
+    }
+
+    /// Returns whether the connection has to leave the pool. After a timeout it may never respond. A read-only server
+    /// was the primary before a failover, and keeps its connections open.
+    pub(crate) fn is_of_no_use(&self) -> bool {
+        matches!(self, Self::TimedOut(_))
+            || self.refusal().as_deref() == Some(SqlState::READ_ONLY_SQL_TRANSACTION.code())
     }
 
     /// Returns PostgreSQL's error code; `None` if it has not rejected the operation, or the result is not known.

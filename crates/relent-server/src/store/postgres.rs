@@ -18,7 +18,9 @@ pub use self::error::PostgresError;
 use self::statements::{CLOCK, Sql};
 pub(crate) use self::statements::{Found, Mode, NONE_WRITTEN};
 use super::{Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError};
-use crate::postgres::{Connections, IsolationLevel, Pool, SqlSession, connect, in_time};
+use crate::postgres::{
+    Connections, IsolationLevel, Pool, SqlSession, Unanswered, connect, in_time,
+};
 use crate::server_clock::ServerClock;
 
 /// A store in a PostgreSQL database: durable, for services of many processes.
@@ -42,6 +44,10 @@ use crate::server_clock::ServerClock;
 /// A claim contains the time until which its caller waits, by the clock of the database. If a stalled database
 /// executes it later, it claims nothing. The process learns that clock from replies, so its first claim takes one
 /// more statement.
+///
+/// A connection leaves the pool if it has timed out, or if its server has become read-only: after a failover the pool
+/// connects again, to the new primary if the name leads there. With `target_session_attrs=read-write` in the
+/// connection string, it connects to no other.
 ///
 /// A confirmed write survives a crash, unless `synchronous_commit` is `off`. It survives a failover if the replica
 /// that takes over is synchronous.
@@ -134,7 +140,7 @@ impl<C: Connections> Postgres<C> {
         let mut connection = connect(&self.pool, self.max_wait).await?;
         let create = async { Ok(connection.script(&script).await?) };
         let created = timeout(self.max_wait, create).await;
-        in_time::<C, _, _>(connection, self.max_wait, created)
+        in_time::<C, _, _>(Some(connection), self.max_wait, created)
     }
 
     /// Counts a claim, and sometimes removes expired records.
@@ -160,15 +166,20 @@ impl<C: Connections> Store for Postgres<C> {
         config: &ClaimConfig,
     ) -> Result<Claimed, PostgresError> {
         self.count_claim();
-        let mut connection = connect(&self.pool, self.max_wait).await?;
+        let connection = connect(&self.pool, self.max_wait).await?;
+        let mut unanswered = Unanswered::<C> {
+            connection: None,
+            limit: self.max_wait,
+        };
+        let session = &mut **unanswered.connection.insert(connection);
         let sql = &self.sql;
         let claim = async {
             let mode = Mode::Until(&self.clock, Instant::now() + self.max_wait);
-            let claim = sql.claim(&mut *connection, mode, key, owner, fingerprint, config);
+            let claim = sql.claim(session, mode, key, owner, fingerprint, config);
             Ok::<_, PostgresError>(claim.await?.claimed)
         };
         let claimed = timeout(self.max_wait, claim).await;
-        in_time::<C, _, _>(connection, self.max_wait, claimed)
+        in_time::<C, _, _>(unanswered.connection.take(), self.max_wait, claimed)
     }
 
     async fn write(
@@ -183,7 +194,7 @@ impl<C: Connections> Store for Postgres<C> {
             .sql
             .write(&mut *connection, key, lease, &change, config);
         let written = timeout(self.max_wait, write).await;
-        in_time::<C, _, _>(connection, self.max_wait, written)
+        in_time::<C, _, _>(Some(connection), self.max_wait, written)
     }
 
     async fn find_unknown(
@@ -195,7 +206,7 @@ impl<C: Connections> Store for Postgres<C> {
         let mut connection = connect(&self.pool, self.max_wait).await?;
         let find = self.sql.find_unknown(&mut *connection, after, most, config);
         let found = timeout(self.max_wait, find).await;
-        in_time::<C, _, _>(connection, self.max_wait, found)
+        in_time::<C, _, _>(Some(connection), self.max_wait, found)
     }
 
     async fn resolve(
@@ -209,14 +220,14 @@ impl<C: Connections> Store for Postgres<C> {
             .sql
             .resolve(&mut *connection, found, &resolution, config);
         let resolved = timeout(self.max_wait, resolve).await;
-        in_time::<C, _, _>(connection, self.max_wait, resolved)
+        in_time::<C, _, _>(Some(connection), self.max_wait, resolved)
     }
 
     async fn remove_expired(&self, most: usize) -> Result<usize, PostgresError> {
         let mut connection = connect(&self.pool, self.max_wait).await?;
         let remove = self.sql.remove_expired(&mut *connection, most);
         let removed = timeout(self.max_wait, remove).await;
-        in_time::<C, _, _>(connection, self.max_wait, removed)
+        in_time::<C, _, _>(Some(connection), self.max_wait, removed)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Records in Redis.
 
+mod connection;
 #[cfg(all(test, unix))]
 mod tests;
 mod unknown;
@@ -9,10 +10,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use ::redis::{Client, InfoDict, Script, cmd};
 use relent_core::idempotency::{ClaimConfig, Fingerprint, Lease, NotResolved, Takeover};
 
+use self::connection::{Connection, RESPONSE_TIMEOUT};
 use super::answer::{InvalidStoredResponse, StoredResponse};
 use super::micros::{instant, span};
 use super::{Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError};
@@ -52,7 +53,9 @@ use crate::server_clock::ServerClock;
 /// that much earlier.
 ///
 /// If the server is down, each call returns an [error](RedisError) within about 1 s, and the layer rejects requests
-/// with 503. This store does not retry; the caller decides.
+/// with 503. This store does not retry; the caller decides. After a call without a reply, or with the error
+/// `READONLY`, the next one uses a new connection, but at most one each second: the host may have died, or the
+/// primary may have become a replica, and neither closes connections.
 ///
 /// # Cost of finding unknown outcomes
 /// There is no index: [`find_unknown`](Store::find_unknown) scans all keys of the server, a thousand in each script
@@ -71,7 +74,7 @@ use crate::server_clock::ServerClock;
 /// ```
 #[derive(Clone)]
 pub struct Redis {
-    connection: ConnectionManager,
+    connection: Connection,
     scripts: Arc<Scripts>,
     namespace: Arc<str>,
     clock: Arc<ServerClock>,
@@ -163,10 +166,6 @@ impl From<InvalidStoredResponse> for RedisError {
     }
 }
 
-/// Timeouts of a connection and of a response.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
-
 impl Redis {
     /// Connects, and checks the persistence of the server, as far as `INFO` shows it.
     ///
@@ -175,7 +174,7 @@ impl Redis {
     /// [`connect_unchecked`](Self::connect_unchecked).
     pub async fn connect(client: Client) -> Result<Self, RedisError> {
         let redis = Self::connect_unchecked(client).await?;
-        let mut connection = redis.connection.clone();
+        let (mut connection, _) = redis.connection.current()?;
         // Some hosted services forbid `INFO`; a setting that is not visible is accepted.
         for section in ["memory", "persistence"] {
             let info = cmd("INFO").arg(section).query_async(&mut connection).await;
@@ -189,12 +188,8 @@ impl Redis {
     /// # Errors
     /// The server is unreachable.
     pub async fn connect_unchecked(client: Client) -> Result<Self, RedisError> {
-        let config = ConnectionManagerConfig::new()
-            .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            .set_response_timeout(Some(RESPONSE_TIMEOUT))
-            .set_number_of_retries(0);
         Ok(Self {
-            connection: ConnectionManager::new_with_config(client, config).await?,
+            connection: Connection::new(client).await?,
             scripts: Arc::new(Scripts::new(CLOCK)),
             namespace: Arc::from("relent"),
             clock: Arc::default(),
@@ -252,7 +247,6 @@ impl Store for Redis {
             // A takeover mode added later must not allow a rerun.
             _ => "refuse",
         };
-        let mut connection = self.connection.clone();
         let until = Instant::now() + RESPONSE_TIMEOUT;
         let (what, fence, time, step, repeated, answer) = loop {
             let mut call = self.scripts.claim.key(self.name(key));
@@ -262,7 +256,7 @@ impl Store for Redis {
                 .arg(span(config.retention))
                 .arg(takeover)
                 .arg(self.clock.at(until));
-            let reply: Reply = call.invoke_async(&mut connection).await?;
+            let reply: Reply = self.connection.call(&call).await?;
             let (what, fence, time, step, repeated, answer, now) = reply;
             self.clock.learn(now);
             if what != "late" {
@@ -316,8 +310,7 @@ impl Store for Redis {
             .arg(span(config.retention))
             .arg(step)
             .arg(answer);
-        let mut connection = self.connection.clone();
-        let until: i64 = match call.invoke_async(&mut connection).await {
+        let until: i64 = match self.connection.call(&call).await {
             Ok(until) => until,
             Err(error) => return Err(WriteError::Store(RedisError::Redis(error))),
         };

@@ -134,16 +134,14 @@ impl<C: Connections> Postgres<C> {
         connected.map_err(|error| TransactionalError::Store(error.into()))
     }
 
-    /// Returns the result of a transaction, and discards a connection that has timed out.
+    /// Returns the result of a transaction, and discards a connection that is of no more use.
     fn settle(
         connection: C::Connection,
         done: Result<TransactionResult, Failed>,
     ) -> Result<TransactionResult, Failed> {
-        if let Err(TransactionalError::Store(PostgresError::Connection(
-            ConnectionError::TimedOut(_),
-        ))) = done
+        if let Err(TransactionalError::Store(PostgresError::Connection(error))) = &done
+            && error.is_of_no_use()
         {
-            // The connection may never respond.
             C::discard(connection);
         }
         done

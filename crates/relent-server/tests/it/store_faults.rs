@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use redis::{Client, InfoDict};
@@ -451,6 +452,113 @@ async fn while_postgres_stalls_or_is_down_keyed_requests_are_rejected_in_time() 
     // Long enough for a busy machine.
     let store = store.max_wait(Duration::from_secs(2));
     rejects_while_the_store_is_down(store, way).await;
+}
+
+/// Forwards new connections to the server that `target` names. When that changes, old connections stay open: they
+/// still lead to the old server, or, if its host died, nowhere.
+fn forwarding(path: PathBuf, target: watch::Receiver<PathBuf>, host_dies: bool) {
+    let listener = UnixListener::bind(path).unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let mut target = target.clone();
+            let database = target.borrow_and_update().clone();
+            tokio::spawn(async move {
+                let mut server = UnixStream::connect(&database).await.unwrap();
+                tokio::select! {
+                    _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
+                    _ = target.changed(), if host_dies => std::future::pending().await,
+                }
+            });
+        }
+    });
+}
+
+/// Sends requests until one runs, and checks how long that takes.
+async fn runs_again_within<S: Store>(limit: Duration, store: S, fail: impl AsyncFnOnce()) {
+    let layer = IdempotencyLayer::anonymous(store).wait(Duration::ZERO);
+    let service = layer.layer(service_fn(|_: Request<Body<Full<Bytes>>>| async {
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("charged")))
+    }));
+    let send = async |number: u32| {
+        let request = Request::post("/payments").header("idempotency-key", format!("k{number}"));
+        let request = request.body(Full::<Bytes>::from("5 EUR")).unwrap();
+        service.clone().oneshot(request).await.unwrap().status()
+    };
+    assert_eq!(send(0).await, 200);
+    fail().await;
+    let began = Instant::now();
+    for number in 1.. {
+        match send(number).await.as_u16() {
+            200 => break,
+            status => assert_eq!(status, 503),
+        }
+        assert!(began.elapsed() < limit, "{:?}", began.elapsed());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// TCP notices neither: without a reply it gives up after a quarter of an hour.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_connection_to_a_dead_host_or_a_former_primary_is_replaced() {
+    for host_dies in [true, false] {
+        let Some(server) = servers::redis(&DURABLE) else {
+            return;
+        };
+        let next = servers::redis(&DURABLE).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("redis");
+        let (moves, target) = watch::channel(server.socket());
+        forwarding(path.clone(), target, host_dies);
+        let url = format!("redis+unix://{}", path.display());
+        let store = Redis::connect(Client::open(url).unwrap()).await.unwrap();
+        runs_again_within(Duration::from_secs(20), store, async || {
+            if !host_dies {
+                // Its new primary is away, which changes nothing.
+                tell(&server, &["REPLICAOF", "127.0.0.1", "1"]).await;
+            }
+            moves.send_replace(next.socket());
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_postgres_connection_to_a_dead_host_or_a_former_primary_is_replaced() {
+    for host_dies in [true, false] {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let next = servers::postgres(&["fsync=off"]).unwrap();
+        let admin = pool(&server.config(), 1).unwrap();
+        Postgres::new(admin.clone()).create_tables().await.unwrap();
+        let tables = Postgres::new(pool(&next.config(), 1).unwrap());
+        tables.create_tables().await.unwrap();
+        let (directory, name) = (tempfile::tempdir().unwrap(), ".s.PGSQL.5432");
+        let (moves, target) = watch::channel(server.server.directory().join(name));
+        forwarding(directory.path().join(name), target, host_dies);
+        let config = format!(
+            "host={} user=relent dbname=postgres",
+            directory.path().display()
+        );
+        let pool = pool(&config, 4).unwrap();
+        // All connections exist before.
+        drop(join_all((0..4).map(|_| pool.get())).await);
+        let store = Postgres::new(pool).max_wait(Duration::from_secs(2));
+        runs_again_within(Duration::from_secs(40), store, async || {
+            if !host_dies {
+                let admin = admin.get().await.unwrap();
+                let demote = "ALTER SYSTEM SET default_transaction_read_only = on";
+                admin.batch_execute(demote).await.unwrap();
+                admin
+                    .batch_execute("SELECT pg_reload_conf()")
+                    .await
+                    .unwrap();
+            }
+            moves.send_replace(next.server.directory().join(name));
+        })
+        .await;
+    }
 }
 
 /// Stops and continues the process of the store.

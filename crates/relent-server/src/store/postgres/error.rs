@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use crate::postgres::ConnectionError;
+use crate::postgres::{ConnectionError, OfConnection};
 use crate::store::{ResolveError, WriteError};
 
 /// An error of the PostgreSQL store.
@@ -84,5 +84,32 @@ impl From<ConnectionError> for ResolveError<PostgresError> {
 impl From<ConnectionError> for WriteError<PostgresError> {
     fn from(error: ConnectionError) -> Self {
         Self::Store(error.into())
+    }
+}
+
+impl OfConnection for PostgresError {
+    fn connection_error(&self) -> Option<&ConnectionError> {
+        match self {
+            Self::Connection(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl OfConnection for WriteError<PostgresError> {
+    fn connection_error(&self) -> Option<&ConnectionError> {
+        match self {
+            Self::Store(error) => error.connection_error(),
+            Self::Lost | Self::Gone => None,
+        }
+    }
+}
+
+impl OfConnection for ResolveError<PostgresError> {
+    fn connection_error(&self) -> Option<&ConnectionError> {
+        match self {
+            Self::Store(error) => error.connection_error(),
+            Self::Refused(_) => None,
+        }
     }
 }

@@ -16,7 +16,7 @@ async fn the_redis_scripts_decide_like_the_core_at_any_time() {
     // The test's clock is ahead of Redis's, so Redis expires nothing on its own.
     let century = relent_core::Instant::from_nanos(3_200_000_000_000_000_000);
     for seed in 0..18 {
-        let connection = redis.connection.clone();
+        let (connection, _) = redis.connection.current().unwrap();
         let set = async |now: relent_core::Instant| {
             let micros = now.as_nanos() / 1000;
             let mut connection = connection.clone();

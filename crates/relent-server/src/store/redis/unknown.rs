@@ -25,7 +25,6 @@ impl Redis {
         most: usize,
         config: &ClaimConfig,
     ) -> Result<Vec<UnknownOutcome>, RedisError> {
-        let mut connection = self.connection.clone();
         let (mut first, mut cursor) = (BTreeMap::new(), "0".to_owned());
         loop {
             let mut call = self.scripts.find_unknown.prepare_invoke();
@@ -33,7 +32,7 @@ impl Redis {
                 .arg(self.pattern())
                 .arg(self.name(&Key([0; 32])).len())
                 .arg(KEYS_PER_SCAN);
-            let reply: (String, i64, Vec<Found>) = call.invoke_async(&mut connection).await?;
+            let reply: (String, i64, Vec<Found>) = self.connection.call(&call).await?;
             let (next, now, found) = reply;
             for found in found {
                 let Some((key, record)) = read(found) else {
@@ -100,7 +99,7 @@ impl Redis {
             .arg(&digest.to_be_bytes()[..])
             .arg(span(config.retention))
             .arg(answer.unwrap_or_default());
-        call.invoke_async(&mut self.connection.clone()).await
+        self.connection.call(&call).await
     }
 }
 
