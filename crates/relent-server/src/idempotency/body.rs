@@ -73,10 +73,12 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
 
     fn size_hint(&self) -> SizeHint {
         let whole = self.whole.as_ref().map_or(0, Bytes::len) as u64;
-        let Some(rest) = &self.rest else {
-            return SizeHint::with_exact(whole);
+        let rest = match (&self.rest, &self.trailers) {
+            (Some(rest), _) => rest.size_hint(),
+            (None, None) => SizeHint::with_exact(0),
+            // With an exact length HTTP/1 sends no trailers.
+            (None, Some(_)) => SizeHint::new(),
         };
-        let rest = rest.size_hint();
         let mut hint = SizeHint::new();
         hint.set_lower(rest.lower().saturating_add(whole));
         if let Some(upper) = rest.upper() {

@@ -69,7 +69,9 @@ impl StoredResponse {
             .flat_map(named)
             .collect();
         let is_transient_field = |name: &str| {
-            TRANSIENT_FIELDS.contains(&name)
+            // HTTP/1 sends only the trailers that this field names.
+            let names_trailers = name == "trailer" && trailers.is_some();
+            TRANSIENT_FIELDS.contains(&name) && !names_trailers
                 || name.starts_with("x-ratelimit-")
                 || hop.iter().any(|hop| hop == name)
         };

@@ -108,6 +108,35 @@ async fn in_axum() {
 }
 
 #[tokio::test]
+async fn over_http_1_client_and_duplicate_get_the_trailers() {
+    let paid = || async {
+        let trailers: HeaderMap = [("x-sum".parse().unwrap(), "abc".parse().unwrap())]
+            .into_iter()
+            .collect();
+        let frames = [
+            Ok::<_, Infallible>(Frame::data(Bytes::from("paid"))),
+            Ok(Frame::trailers(trailers)),
+        ];
+        let body = axum::body::Body::new(StreamBody::new(stream::iter(frames)));
+        ([("trailer", "x-sum")], body)
+    };
+    let (listener, address) = listen().await;
+    let app: Router = Router::new().route("/pay", post(paid)).layer(layer());
+    tokio::spawn(axum::serve(listener, app).into_future());
+    for replayed in [false, true] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = "POST /pay HTTP/1.1\r\nhost: a\r\nidempotency-key: a\r\nte: trailers\r\n\
+                       connection: te\r\ncontent-length: 0\r\n\r\n";
+        let response = say(&mut stream, request, "abc\r\n\r\n").await;
+        assert!(
+            response.ends_with("\r\npaid\r\n0\r\nx-sum: abc\r\n\r\n"),
+            "{response}"
+        );
+        assert_eq!(response.contains("idempotent-replayed"), replayed);
+    }
+}
+
+#[tokio::test]
 async fn in_hyper() {
     let (listener, address) = listen().await;
     let (began, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
