@@ -197,7 +197,8 @@ impl<S: Store> IdempotencyLayer<S> {
         self
     }
 
-    /// Adds a header to the comparison of requests, such as the API version. `Content-Type` is always compared.
+    /// Adds a header to the comparison of requests, such as the API version. `Content-Type` is always compared. `Host`
+    /// includes the authority of HTTP/2: add it if the host determines the account, and all callers share their keys.
     #[must_use]
     pub fn compare_header(mut self, name: HeaderName) -> Self {
         self.settings.fingerprint.push(name);

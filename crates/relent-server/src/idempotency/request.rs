@@ -5,7 +5,7 @@ use std::task::Poll;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
-use http::header::CONTENT_LENGTH;
+use http::header::{CONTENT_LENGTH, HOST};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Uri};
 use relent_core::Instant;
@@ -87,10 +87,15 @@ pub(super) fn fingerprint(parts: &Parts, body: &[u8], headers: &[HeaderName]) ->
         add(&mut digest, pair.as_bytes());
     }
     for name in headers {
-        let values: Vec<_> = parts.headers.get_all(name).iter().collect();
+        let values = parts.headers.get_all(name).iter();
+        let mut values: Vec<_> = values.map(HeaderValue::as_bytes).collect();
+        if (name, values.is_empty()) == (&HOST, true) {
+            // HTTP/2 sends it as part of the URI.
+            values.extend(uri.authority().map(|host| host.as_str().as_bytes()));
+        }
         count(&mut digest, values.len());
         for value in values {
-            add(&mut digest, value.as_bytes());
+            add(&mut digest, value);
         }
     }
     add(&mut digest, body);
@@ -232,6 +237,22 @@ mod tests {
         for malformed in [&["yesterday"][..], &[""], &["784111777"], &[date, date]] {
             assert_eq!(check(malformed, sent), Err(Rejection::FirstSentMalformed));
         }
+    }
+
+    #[test]
+    fn a_compared_host_is_that_of_http_1_and_of_http_2() {
+        let print = |uri: &str, host: Option<&str>| {
+            let request = Request::post(uri);
+            let request = host
+                .into_iter()
+                .fold(request, |request, host| request.header(HOST, host));
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            fingerprint(&parts, b"", &[HOST])
+        };
+        let usual = print("/pay", Some("a.shop"));
+        assert_eq!(print("https://a.shop/pay", None), usual);
+        assert_ne!(print("https://b.shop/pay", None), usual);
+        assert_ne!(print("/pay", Some("b.shop")), usual);
     }
 
     #[test]
