@@ -153,6 +153,9 @@ where
             whole.extend_from_slice(&data);
         }
     }
+    if announced.is_some_and(|length| length > whole.len() as u64) {
+        return Err(Rejection::BodyFailed);
+    }
     if let Some(slot) = slot {
         slot.take_again().await.map_err(|_| Rejection::Busy)?;
     }

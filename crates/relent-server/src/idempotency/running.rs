@@ -13,6 +13,7 @@ use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use relent::{Backoff, Policy, retry};
 use relent_core::idempotency::{Lease, Takeover};
+use relent_http::field::content_length;
 use relent_http::grpc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tower_service::Service;
@@ -307,6 +308,16 @@ impl<S: Store> Server<S> {
             }
         }
         let whole = whole.freeze();
+        let has_body = !matches!(
+            head.status,
+            StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
+        );
+        if has_body
+            && content_length(&head.headers).is_some_and(|length| length > whole.len() as u64)
+        {
+            // The first client gets an error of the connection, so duplicates must not get the rest as a whole.
+            return HandlerResult::new(Change::GiveUp, ClientResult::Nothing);
+        }
         let outcome = match comes_last {
             true => Outcome::of_trailers(trailers.as_ref()),
             false => Outcome::Final,

@@ -679,3 +679,43 @@ async fn the_instance_that_was_polled_ready_is_called() {
         assert_eq!(response.status(), 201);
     }
 }
+
+#[tokio::test]
+async fn a_request_that_is_shorter_than_announced_does_not_run() {
+    let payments = Payments::default();
+    let handler = payments.clone();
+    let service = layer().layer(service_fn(move |request| handler.clone().handle(request)));
+    let mut short = pay("k", "amount=100");
+    short.headers_mut().insert("content-length", 12.into());
+    let response = service.clone().oneshot(short).await.unwrap();
+    assert_eq!(response.status(), 400);
+    assert_eq!(payments.charges.load(Ordering::SeqCst), 0);
+    let response = service.oneshot(pay("k", "amount=10000")).await.unwrap();
+    assert_eq!(response.status(), 201);
+}
+
+/// Such as one from an upstream server that was reset.
+#[tokio::test]
+async fn a_response_that_is_shorter_than_announced_is_not_replayed() {
+    let service = layer().layer(service_fn(
+        |request: Request<Body<Full<Bytes>>>| async move {
+            let (status, length) = match request.into_body().collect().await.unwrap().to_bytes() {
+                order if order == "nothing" => (204, 10),
+                _ => (200, 10),
+            };
+            let response = Response::builder().status(status);
+            let response = response.header("content-length", length);
+            let body = whole(if status == 204 { "" } else { "paid" });
+            Ok::<_, Infallible>(response.body(body).unwrap())
+        },
+    ));
+    let send = async |key: &str, order: &str| {
+        let request = pay(key, order);
+        service.clone().oneshot(request).await.unwrap().status()
+    };
+    for _ in 0..2 {
+        assert_eq!(send("k", "book").await, 409);
+        // It has no body.
+        assert_eq!(send("n", "nothing").await, 204);
+    }
+}
