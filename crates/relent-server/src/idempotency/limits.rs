@@ -31,7 +31,8 @@ pub struct Limits {
     /// The time for a handler after its client has disconnected: 60 s by default. After that its outcome is unknown.
     pub disconnected: Duration,
     /// The time for a response body, from its head to its end: 60 s by default. A slower one is not stored.
-    /// Duplicates get 410, and the client gets the body as it comes.
+    /// Duplicates get 410, and the client gets the body as it comes. An event stream (`text/event-stream`) is never
+    /// waited for.
     pub answer: Duration,
     /// The time that [`drain`](super::IdempotencyLayer::drain) waits: 30 s by default.
     pub drain: Duration,

@@ -295,7 +295,7 @@ impl Rejection {
             Self::AnswerNotKept => (
                 StatusCode::GONE,
                 "idempotency-answer-not-kept",
-                "the request with this Idempotency-Key is done, and its answer was too long to be kept",
+                "the request with this Idempotency-Key is done, and its answer was too long, or too slow, to be kept",
             ),
             Self::Busy => (
                 StatusCode::SERVICE_UNAVAILABLE,

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use relent::{Backoff, Policy, retry};
 use relent_core::idempotency::{Lease, Takeover};
@@ -271,7 +272,12 @@ impl<S: Store> Server<S> {
             && response.extensions().get::<Outcome>().is_none();
         let (head, body) = response.into_parts();
         let mut body = Box::pin(body);
-        let deadline = Instant::now() + self.settings.limits.answer.min(MAX_WAIT);
+        let wait = match is_event_stream(&head.headers) {
+            // The client needs each event as it comes.
+            true => Duration::ZERO,
+            false => self.settings.limits.answer.min(MAX_WAIT),
+        };
+        let deadline = Instant::now() + wait;
         let (mut whole, mut trailers) = (BytesMut::new(), None);
         loop {
             let is_kept = match timeout_at(deadline, body.frame()).await {
@@ -435,6 +441,13 @@ impl<S: Store> Server<S> {
             Ok(_) => Ok(()),
         }
     }
+}
+
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    const EVENTS: &[u8] = b"text/event-stream";
+    let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let kind = kind.and_then(|kind| kind.get(..EVENTS.len()));
+    kind.is_some_and(|kind| kind.eq_ignore_ascii_case(EVENTS))
 }
 
 /// The result of a handler.

@@ -386,6 +386,24 @@ async fn slow_uploads_of_one_account_do_not_block_others() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_event_stream_reaches_its_client_as_it_comes() {
+    let handler = service_fn(|_: Request<Body<Bodies>>| async {
+        let response =
+            Response::builder().header("content-type", "Text/Event-Stream; charset=utf-8");
+        Ok::<_, Infallible>(response.body(drips(Duration::from_secs(1))).unwrap())
+    });
+    let service = IdempotencyLayer::anonymous(Memory::new()).layer(handler);
+    let began = Instant::now();
+    let response = service.clone().oneshot(pay("/", "k")).await.unwrap();
+    assert_eq!(response.status(), 200);
+    assert_eq!(began.elapsed(), Duration::from_millis(0));
+    let first = response.into_body().frame().await.unwrap().unwrap();
+    assert_eq!(first.into_data().unwrap(), "x");
+    assert_eq!(began.elapsed(), Duration::from_secs(1));
+    assert_eq!(service.oneshot(pay("/", "k")).await.unwrap().status(), 410);
+}
+
+#[tokio::test(start_paused = true)]
 async fn bodies_share_a_byte_limit_and_release_it() {
     let payments = Payments::default();
     let limits = Limits {
