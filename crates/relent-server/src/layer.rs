@@ -43,7 +43,8 @@ use crate::store::Store;
 /// # The order of layers
 /// From outside to inside. In axum each `layer` wraps the ones before it, so the first one added is the innermost.
 ///
-/// 1. Compression, so that responses are stored uncompressed.
+/// 1. Compression, so that responses are stored uncompressed, and tonic's `GrpcWebLayer`, since a gRPC-Web status is
+///    part of the body.
 /// 2. Tracing, so that rejections are traced, too.
 /// 3. Authentication: keys belong to a principal. It runs before load is shed, so put an expensive check inside the
 ///    overload layer and outside the idempotency layer.

@@ -14,6 +14,7 @@ use super::execution::{Leader, LeaderResult, LeaderStage};
 use super::limits::MAX_WAIT;
 use super::problems::Rejection;
 use super::server::Server;
+use super::service::ready;
 use super::work::{KeyClaimed, KeyedRequest, RunResult, Work};
 use super::{Body, KeySource, Outcome};
 use crate::store::Store;
@@ -60,7 +61,11 @@ impl<S: Store> Server<S> {
         parts.extensions.insert(KeyClaimed);
         let request = Request::from_parts(parts, Body::whole(bytes));
         let mut inner = work.inner;
-        let handler = AssertUnwindSafe(async move { inner.call(request).await }).catch_unwind();
+        let call = async move {
+            ready(&mut inner).await?;
+            inner.call(request).await
+        };
+        let handler = AssertUnwindSafe(call).catch_unwind();
         let called = tokio::select! {
             called = handler => called,
             // If the handler is dropped, its transaction is rolled back or committed with its record. The next

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ use super::lease::HeldLease;
 use super::limits::MAX_WAIT;
 use super::problems::Rejection;
 use super::server::Server;
+use super::service::ready;
 use super::store_call::{CALL_TIMEOUT, CallError, WriteFailed};
 use super::work::{ExecutionStart, KeyClaimed, RunResult, Work};
 use super::{Body, Outcome, StoredResponse, request};
@@ -91,14 +93,30 @@ impl<S: Store> Server<S> {
         parts.extensions.insert(execution);
         parts.extensions.insert(KeyClaimed);
         let request = Request::from_parts(parts, Body::whole(request.bytes));
-        let call = async move { inner.call(request).await };
-        let mut handler = Box::pin(AssertUnwindSafe(call).catch_unwind());
         let run = async {
             let began = Instant::now();
+            let mut limit_reached = pin!(self.limit_reached(gone));
+            let ready = AssertUnwindSafe(ready(&mut inner)).catch_unwind();
+            let not_ready = tokio::select! {
+                ready = ready => match ready {
+                    Ok(Ok(())) => None,
+                    Ok(Err(error)) => Some(ClientResult::StoredResponse(Err(error))),
+                    Err(payload) => Some(ClientResult::Panic(payload)),
+                },
+                () = &mut limit_reached => Some(ClientResult::Nothing),
+            };
+            if let Some(given) = not_ready {
+                // The handler has not started.
+                return self
+                    .end(&held, HandlerResult::new(Change::Release, given))
+                    .await;
+            }
+            let call = async move { inner.call(request).await };
+            let mut handler = Box::pin(AssertUnwindSafe(call).catch_unwind());
             let called = tokio::select! {
                 called = &mut handler => Ok(called),
                 () = self.stop_allowed(&held) => Err(Stopped),
-                () = self.limit_reached(gone) => {
+                () = limit_reached => {
                     // Permit and slot are free for other requests.
                     drop((permit, slot));
                     return self.give_up_running(handler, &held, trace, memory).await;
@@ -352,6 +370,7 @@ impl<S: Store> Server<S> {
             Change::Complete(answer) => Some(Arc::clone(answer)),
             _ => None,
         };
+        let is_released = matches!(handled.end, Change::Release);
         if matches!(handled.end, Change::GiveUp) {
             observe::unknown(&held.key, handled.given.status());
         }
@@ -369,6 +388,7 @@ impl<S: Store> Server<S> {
             }
             // Even if the response is not recorded, the client gets it; duplicates then get "outcome unknown".
             (_, ClientResult::StoredResponse(answer)) => RunResult::Answered(answer),
+            (_, ClientResult::Nothing) if is_released => RunResult::Rejection(Rejection::Busy),
             (_, ClientResult::Nothing) => RunResult::Rejection(Rejection::Unknown),
         };
         (tried, ended)
@@ -465,7 +485,7 @@ struct HandlerResult<R, E> {
 enum ClientResult<R, E> {
     StoredResponse(Result<Response<Body<R>>, E>),
     Panic(Box<dyn Any + Send>),
-    /// The response body has failed.
+    /// The response body has failed, or the handler has not started in time.
     Nothing,
 }
 

@@ -1,7 +1,7 @@
 //! The service that runs each key once.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -89,6 +89,7 @@ where
                     pass(inner, request).await
                 }
                 Ok(Some(key)) => {
+                    let inner = not_ready(inner);
                     let settings = &server.settings;
                     let read = async {
                         if settings.first_sent {
@@ -466,11 +467,26 @@ impl<'a> DuplicateWait<'a> {
     }
 }
 
+/// Gives up what a ready service has reserved, such as a place in its concurrency limit. Otherwise a request would
+/// hold it while its body arrives, or while it waits for its duplicate.
+pub(crate) fn not_ready<I: Clone>(ready: I) -> I {
+    ready.clone()
+}
+
+/// Waits until the service is ready.
+pub(super) async fn ready<I, B>(inner: &mut I) -> Result<(), I::Error>
+where
+    I: Service<Request<Body<B>>>,
+{
+    poll_fn(|context| inner.poll_ready(context)).await
+}
+
 /// Calls the service without idempotency, and holds the memory of the request meanwhile.
-async fn pass_on<I, B, R>(work: Work<I>) -> Result<Response<Body<R>>, I::Error>
+async fn pass_on<I, B, R>(mut work: Work<I>) -> Result<Response<Body<R>>, I::Error>
 where
     I: Service<Request<Body<B>>, Response = Response<R>>,
 {
+    ready(&mut work.inner).await?;
     let KeyedRequest {
         parts,
         bytes,

@@ -26,7 +26,7 @@ pub(crate) struct KeyedRequest {
     pub(crate) memory: Share,
 }
 
-/// A request with a key, and a service that is ready for it.
+/// A request with a key, and its service, which is not ready yet.
 pub(super) struct Work<I> {
     pub(super) inner: I,
     pub(super) request: KeyedRequest,

@@ -20,7 +20,7 @@ use super::settings::Settings;
 use crate::idempotency::limits::ReadLimits;
 use crate::idempotency::problems::Rejection;
 use crate::idempotency::request::{VERSION, read};
-use crate::idempotency::{Body, KeyedRequest, Server};
+use crate::idempotency::{Body, KeyedRequest, Server, not_ready};
 use crate::observe;
 use crate::shares::{Principal, Share};
 use crate::store::digest::add;
@@ -66,6 +66,7 @@ where
         let inner = std::mem::replace(&mut self.inner, clone);
         let (server, settings) = (self.server.clone(), self.settings.clone());
         Box::pin(async move {
+            let inner = not_ready(inner);
             let (mut parts, body) = request.into_parts();
             let received = async {
                 // Before verification the sender is not known, so the memory belongs to no principal.

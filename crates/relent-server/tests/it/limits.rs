@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::{join_all, poll_immediate};
-use futures_util::{StreamExt, stream};
+use futures_util::{FutureExt, StreamExt, stream};
 use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -26,6 +26,7 @@ use relent_server::store::{
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
+use tower::limit::ConcurrencyLimit;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 type Bodies = UnsyncBoxBody<Bytes, Infallible>;
@@ -383,6 +384,88 @@ async fn slow_uploads_of_one_account_do_not_block_others() {
         assert!(matches!(reply.status, 408 | 503), "{reply:?}");
         assert_eq!(reply.retry_after.as_deref(), Some("1"));
     }
+}
+
+/// A service with a concurrency limit inside the layer.
+#[tokio::test(start_paused = true)]
+async fn neither_an_upload_nor_a_waiting_duplicate_holds_a_ready_service() {
+    let handler = service_fn(|request: Request<Body<Bodies>>| async move {
+        if request.uri().path() == "/slow" {
+            sleep(Duration::from_secs(60)).await;
+        }
+        Ok::<_, Infallible>(Response::new(whole("paid")))
+    });
+    let layer = IdempotencyLayer::anonymous(Memory::new()).wait(Duration::from_secs(10));
+    let service = layer.layer(ConcurrencyLimit::new(handler, 3));
+    for number in 0..10 {
+        let slow = upload("/", "", &format!("u{number}"), stands_still());
+        tokio::spawn(service.clone().oneshot(slow));
+        tokio::spawn(service.clone().oneshot(pay("/slow", "one")));
+    }
+    settle().await;
+    let began = Instant::now();
+    let response = service.oneshot(pay("/", "good")).await.unwrap();
+    assert_eq!(response.status(), 200);
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_service_fails_to_become_ready_runs_when_retried() {
+    #[derive(Clone)]
+    struct NotYet(Arc<AtomicU32>);
+    impl Service<Request<Body<Bodies>>> for NotYet {
+        type Response = Response<Bodies>;
+        type Error = &'static str;
+        type Future = std::future::Ready<Result<Response<Bodies>, &'static str>>;
+
+        fn poll_ready(
+            &mut self,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Result<(), &'static str>> {
+            // The first time is before the request.
+            let ready = match self.0.fetch_add(1, Ordering::SeqCst) {
+                1 => Err("not yet"),
+                _ => Ok(()),
+            };
+            std::task::Poll::Ready(ready)
+        }
+
+        fn call(&mut self, _: Request<Body<Bodies>>) -> Self::Future {
+            std::future::ready(Ok(Response::new(whole("paid"))))
+        }
+    }
+    let layer = IdempotencyLayer::anonymous(Memory::new());
+    let service = layer.layer(NotYet(Arc::default()));
+    let failed = service.clone().oneshot(pay("/", "k")).await;
+    assert_eq!(failed.err(), Some("not yet"));
+    assert_eq!(service.oneshot(pay("/", "k")).await.unwrap().status(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disconnected_request_whose_service_is_not_ready_never_runs() {
+    let runs = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&runs);
+    let handler = service_fn(move |_: Request<Body<Bodies>>| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        async {
+            sleep(Duration::from_secs(300)).await;
+            Ok::<_, Infallible>(Response::new(whole("paid")))
+        }
+    });
+    let layer = layer();
+    let service = layer.layer(ConcurrencyLimit::new(handler, 1));
+    // Its place is free while its body arrives, and another request takes it.
+    let body = async { sleep(Duration::from_secs(1)).await };
+    let body = frames(stream::once(body.map(|()| Bytes::from("5 EUR"))));
+    let late = tokio::spawn(service.clone().oneshot(upload("/", "bob", "late", body)));
+    settle().await;
+    let first = tokio::spawn(service.oneshot(pay("/", "first")));
+    sleep(Duration::from_secs(2)).await;
+    late.abort();
+    assert_eq!(first.await.unwrap().unwrap().status(), 200);
+    sleep(Duration::from_secs(600)).await;
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    assert_eq!(layer.unknown_outcomes().find(None, 9).await.unwrap(), []);
 }
 
 #[tokio::test(start_paused = true)]
