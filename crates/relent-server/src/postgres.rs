@@ -100,7 +100,16 @@ pub(crate) fn in_time<C: Connections, T, E: OfConnection>(
 /// pool after a reply to a further statement, or is discarded. Until then it counts in the size of the pool.
 pub(crate) struct Unanswered<C: Connections> {
     pub(crate) connection: Option<C::Connection>,
-    pub(crate) limit: Duration,
+    limit: Duration,
+}
+
+impl<C: Connections> Unanswered<C> {
+    pub(crate) const fn new(limit: Duration) -> Self {
+        Self {
+            connection: None,
+            limit,
+        }
+    }
 }
 
 impl<C: Connections> Drop for Unanswered<C> {

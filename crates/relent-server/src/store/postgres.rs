@@ -167,10 +167,7 @@ impl<C: Connections> Store for Postgres<C> {
     ) -> Result<Claimed, PostgresError> {
         self.count_claim();
         let connection = connect(&self.pool, self.max_wait).await?;
-        let mut unanswered = Unanswered::<C> {
-            connection: None,
-            limit: self.max_wait,
-        };
+        let mut unanswered = Unanswered::<C>::new(self.max_wait);
         let session = &mut **unanswered.connection.insert(connection);
         let sql = &self.sql;
         let claim = async {
@@ -189,12 +186,12 @@ impl<C: Connections> Store for Postgres<C> {
         change: Change,
         config: &ClaimConfig,
     ) -> Result<Lease, WriteError<PostgresError>> {
-        let mut connection = connect(&self.pool, self.max_wait).await?;
-        let write = self
-            .sql
-            .write(&mut *connection, key, lease, &change, config);
+        let connection = connect(&self.pool, self.max_wait).await?;
+        let mut unanswered = Unanswered::<C>::new(self.max_wait);
+        let session = &mut **unanswered.connection.insert(connection);
+        let write = self.sql.write(session, key, lease, &change, config);
         let written = timeout(self.max_wait, write).await;
-        in_time::<C, _, _>(Some(connection), self.max_wait, written)
+        in_time::<C, _, _>(unanswered.connection.take(), self.max_wait, written)
     }
 
     async fn find_unknown(
