@@ -349,7 +349,9 @@ impl<S: Store> Server<S> {
         let end = match outcome {
             Outcome::Final => {
                 observe::stored(whole.len());
-                let answer = StoredResponse::new(&head, Some(whole.clone()), trailers.clone());
+                // A duplicate has no connection to switch (101).
+                let stored = (!head.status.is_informational()).then(|| whole.clone());
+                let answer = StoredResponse::new(&head, stored, trailers.clone());
                 Change::Complete(Arc::new(answer.with_trace(trace)))
             }
             Outcome::NotApplied => Change::Release,

@@ -719,3 +719,15 @@ async fn a_response_that_is_shorter_than_announced_is_not_replayed() {
         assert_eq!(send("n", "nothing").await, 204);
     }
 }
+
+#[tokio::test]
+async fn a_switch_of_protocols_is_not_replayed() {
+    let service = layer().layer(service_fn(|_: Request<Body<Full<Bytes>>>| async {
+        let response = Response::builder().status(101);
+        Ok::<_, Infallible>(response.body(whole("")).unwrap())
+    }));
+    for expected in [101, 410] {
+        let response = service.clone().oneshot(pay("k", "")).await.unwrap();
+        assert_eq!(response.status(), expected);
+    }
+}
