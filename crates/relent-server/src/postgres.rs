@@ -74,8 +74,9 @@ pub(crate) async fn connect<C: Connections>(
     connected.unwrap_or(Err(ConnectionError::TimedOut(limit)))
 }
 
-/// An error that may come from a connection.
-pub(crate) trait OfConnection: From<ConnectionError> {
+/// An error of a store that may come from a connection.
+pub trait OfConnection: From<ConnectionError> {
+    /// Returns the error of the connection; `None` if the error has another origin.
     fn connection_error(&self) -> Option<&ConnectionError>;
 }
 
@@ -88,7 +89,7 @@ pub(crate) fn in_time<C: Connections, T, E: OfConnection>(
     let worked = worked.unwrap_or_else(|_| Err(ConnectionError::TimedOut(limit).into()));
     let error = worked.as_ref().err().and_then(E::connection_error);
     if let Some(connection) = connection
-        && error.is_some_and(ConnectionError::is_of_no_use)
+        && error.is_some_and(ConnectionError::invalidates_connection)
     {
         C::discard(connection);
     }
@@ -96,7 +97,7 @@ pub(crate) fn in_time<C: Connections, T, E: OfConnection>(
 }
 
 /// A connection without the reply to its call. The caller may drop the call, since it waits no longer than it likes.
-/// Then nobody learns whether the server is dead, and the next caller would get the connection. So it returns to the
+/// Then no caller learns whether the server is dead, and the next caller would get the connection. So it returns to the
 /// pool after a reply to a further statement, or is discarded. Until then it counts in the size of the pool.
 pub(crate) struct Unanswered<C: Connections> {
     pub(crate) connection: Option<C::Connection>,

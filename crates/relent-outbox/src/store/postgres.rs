@@ -41,7 +41,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use relent_server::postgres::{Client, ConnectionError, Pool, Transaction as CallerTransaction};
+use relent_server::postgres::{
+    Client, ConnectionError, OfConnection, Pool, Transaction as CallerTransaction,
+};
 use tokio::sync::broadcast;
 use tokio::time::{error::Elapsed, sleep, timeout};
 use tokio_postgres::tls::MakeTlsConnect;
@@ -458,16 +460,19 @@ async fn connect(pool: &Pool, limit: Duration) -> Result<Client, ConnectionError
     }
 }
 
-/// Returns the result of work with this connection. After a timeout the connection may hang, so the pool drops it.
-fn in_time<T, E: From<ConnectionError>>(
+/// Returns the result of work with this connection. One that may hang, or whose server has become read-only, leaves the
+/// pool.
+fn in_time<T, E: OfConnection>(
     client: Client,
     limit: Duration,
     worked: Result<Result<T, E>, Elapsed>,
 ) -> Result<T, E> {
-    worked.unwrap_or_else(|_| {
+    let worked = worked.unwrap_or_else(|_| Err(ConnectionError::TimedOut(limit).into()));
+    let error = worked.as_ref().err().and_then(E::connection_error);
+    if error.is_some_and(ConnectionError::invalidates_connection) {
         drop(Client::take(client));
-        Err(ConnectionError::TimedOut(limit).into())
-    })
+    }
+    worked
 }
 
 impl Store for Postgres {

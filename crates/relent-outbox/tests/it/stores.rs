@@ -100,7 +100,7 @@ mod postgres {
         AfterAttempt, ClaimRequest, Claimed, Deletion, EnqueueError, Filter, Hinted, MessageState,
         OwnedEndpoint, Postgres, Refusal, Settled, Store, conformance,
     };
-    use relent_server::postgres::pool;
+    use relent_server::postgres::{pool, pool_of};
     use tokio_postgres::{Config, NoTls};
 
     use super::{play_random_steps, servers};
@@ -118,10 +118,14 @@ mod postgres {
 
     /// A store in a schema of its own, with one endpoint.
     async fn shop(server: &servers::Postgres, schema: &str) -> Postgres {
-        let (store, _) = store(server, schema).await;
+        shop_and_config(server, schema).await.0
+    }
+
+    async fn shop_and_config(server: &servers::Postgres, schema: &str) -> (Postgres, Config) {
+        let (store, config) = store(server, schema).await;
         let shop = Endpoint::new("shop", "https://shop.example/notify");
         store.put_endpoint(shop).await.unwrap();
-        store
+        (store, config)
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -222,6 +226,43 @@ mod postgres {
             let read = client.query("SELECT started FROM relent_delivery_1", &[]);
             assert!(read.await.unwrap().is_empty());
         }
+    }
+
+    /// As a primary that becomes a replica, which keeps its connections open.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_connection_to_a_server_that_became_read_only_leaves_the_pool() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let (_, config) = shop_and_config(&server, "demoted").await;
+        let (admin, connection) = config.connect(NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let store = Postgres::new(pool_of(config, NoTls, 1).unwrap());
+        let backend = async || -> i32 {
+            let client = store.pool().get().await.unwrap();
+            let row = client.query_one("SELECT pg_backend_pid()", &[]).await;
+            row.unwrap().get(0)
+        };
+        let first = backend().await;
+        for demote in [
+            "ALTER SYSTEM SET default_transaction_read_only = on",
+            "SELECT pg_reload_conf()",
+        ] {
+            admin.batch_execute(demote).await.unwrap();
+        }
+        let demoted = async {
+            let mut number = 0;
+            while store
+                .enqueue(vec![message(&number.to_string())])
+                .await
+                .is_ok()
+            {
+                number += 1;
+            }
+        };
+        let limit = Duration::from_secs(60);
+        tokio::time::timeout(limit, demoted).await.unwrap();
+        assert_ne!(backend().await, first);
     }
 
     /// With 100,000 pending messages at 1,000 endpoints, and as many delivered ones. The server logs its plans.

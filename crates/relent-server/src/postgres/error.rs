@@ -97,9 +97,10 @@ impl ConnectionError {
         }
     }
 
-    /// Returns whether the connection has to leave the pool. After a timeout it may never respond. A read-only server
+    /// Returns whether the connection has to leave its pool. After a timeout it may never respond. A read-only server
     /// was the primary before a failover, and keeps its connections open.
-    pub(crate) fn is_of_no_use(&self) -> bool {
+    #[must_use]
+    pub fn invalidates_connection(&self) -> bool {
         matches!(self, Self::TimedOut(_))
             || self.refusal().as_deref() == Some(SqlState::READ_ONLY_SQL_TRANSACTION.code())
     }

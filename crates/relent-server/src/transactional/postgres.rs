@@ -140,7 +140,7 @@ impl<C: Connections> Postgres<C> {
         done: Result<TransactionResult, Failed>,
     ) -> Result<TransactionResult, Failed> {
         if let Err(TransactionalError::Store(PostgresError::Connection(error))) = &done
-            && error.is_of_no_use()
+            && error.invalidates_connection()
         {
             C::discard(connection);
         }

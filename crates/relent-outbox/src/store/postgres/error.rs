@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use relent_server::postgres::ConnectionError;
+use relent_server::postgres::{ConnectionError, OfConnection};
 
 use crate::invalid_message::InvalidMessage;
 use crate::store::EnqueueError;
@@ -70,6 +70,24 @@ impl From<sqlx::Error> for PostgresError {
 impl From<InvalidMessage> for PostgresError {
     fn from(invalid: InvalidMessage) -> Self {
         Self::Invalid(invalid)
+    }
+}
+
+impl OfConnection for PostgresError {
+    fn connection_error(&self) -> Option<&ConnectionError> {
+        match self {
+            Self::Connection(error) => Some(error),
+            Self::Invalid(_) | Self::Stored(_) | Self::Purged => None,
+        }
+    }
+}
+
+impl OfConnection for EnqueueError<PostgresError> {
+    fn connection_error(&self) -> Option<&ConnectionError> {
+        match self {
+            Self::Store(error) => error.connection_error(),
+            Self::Refused { .. } => None,
+        }
     }
 }
 
