@@ -427,7 +427,8 @@ impl Fetch<'_> {
             .lock()
             .on_response(head.status().as_u16(), &url, kind);
         let leads = output::is_redirect(head);
-        self.not_followed = (leads && self.args.location).then(|| self.hops.why_not(head));
+        self.not_followed =
+            (self.args.location && output::asks_to_follow(head)).then(|| self.hops.why_not(head));
         let redirect = head.status().is_redirection() && head.status() != StatusCode::NOT_MODIFIED;
         match redirect && (output.is_file() || leads) && !self.args.head {
             true => Ending::Redirect(head.status(), leads),

@@ -17,7 +17,7 @@ use crate::body::{Body, OpenedBody, RedirectedRequest};
 use crate::client::Client;
 use crate::failed::{AttemptFailure, AttemptResult};
 use crate::read_timeout::HeadTimeout;
-use crate::redirects::{CurrentRequest, RedirectWatch};
+use crate::redirects::{CurrentRequest, RedirectWatch, unfollowed};
 use crate::request_template::Template;
 use crate::retry_options::RetryOptions;
 
@@ -89,6 +89,7 @@ pin_project! {
         #[pin]
         call: RequestFuture,
         redirected: Option<Box<(reqwest::Client, RedirectedRequest)>>,
+        follows_redirects: bool,
     }
 }
 
@@ -105,25 +106,32 @@ impl SendFuture {
         Self {
             call: http.call(request),
             redirected: redirected.map(|again| Box::new((http.clone(), *again))),
+            follows_redirects: options.follows_redirects,
         }
     }
 }
 
 impl Future for SendFuture {
-    type Output = reqwest::Result<reqwest::Response>;
+    type Output = AttemptResult;
 
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let outcome = ready!(this.call.as_mut().poll(context));
-        match (&outcome, this.redirected.take()) {
-            (Ok(response), Some(again)) if RedirectedRequest::by(response) => {
-                let (mut http, again) = (&again.0, again.1);
-                this.call.set(http.call(again.into_request()));
-                this.call.poll(context)
-            }
-            _ => Poll::Ready(outcome),
+        let mut outcome = ready!(this.call.as_mut().poll(context));
+        if let (Ok(response), Some(again)) = (&outcome, this.redirected.take())
+            && RedirectedRequest::by(response)
+        {
+            let (mut http, again) = (&again.0, again.1);
+            this.call.set(http.call(again.into_request()));
+            outcome = ready!(this.call.poll(context));
         }
+        if let Ok(response) = &outcome
+            && *this.follows_redirects
+            && let Some(refused) = unfollowed(response)
+        {
+            return Poll::Ready(Err(AttemptFailure::redirect(refused)));
+        }
+        Poll::Ready(outcome.map_err(Into::into))
     }
 }
 

@@ -123,7 +123,9 @@ impl Client {
         let (http, redirects) = redirects::built(|| build_without_retries(&new_builder).build())?;
         let mut client = Self::from_client(http, policy);
         let options = client.options();
-        (options.tracked, options.no_redirects) = (redirects.tracked, redirects.none);
+        options.tracked = redirects.tracked;
+        options.no_redirects = redirects.none;
+        options.follows_redirects = redirects.follows;
         client.inner_mut().new_builder = Some(Arc::new(new_builder));
         Ok(client)
     }

@@ -388,7 +388,12 @@ impl<'c> Download<'c> {
         let LastResult::Refused(response) = &failed.last else {
             // The first URL may lead to a server that answers.
             self.range_state.first_url |= uses_final_url;
-            return Ok(FailedRest::Failure);
+            return match &failed.last {
+                LastResult::Error(AttemptError::Redirect(refused)) if uses_final_url => {
+                    Err(AttemptFailure::unexpected_response(refused.to_string()))
+                }
+                _ => Ok(FailedRest::Failure),
+            };
         };
         let (status, head) = (response.status(), head_of(response));
         match status {

@@ -120,6 +120,7 @@ pub(crate) fn within<'e>(
     if let Some(error) = error.downcast_ref() {
         return match error {
             AttemptError::Transport(error) => Some(error),
+            AttemptError::Redirect(refused) => Some(refused),
             AttemptError::Body(error) | AttemptError::Sink(error) => Some(error),
             AttemptError::Truncated(error) => Some(error),
             #[cfg(feature = "middleware")]

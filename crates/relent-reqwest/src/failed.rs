@@ -17,6 +17,7 @@ use crate::body::Body;
 use crate::classify::classify;
 #[cfg(feature = "middleware")]
 use crate::classify::classify_foreign;
+use crate::redirects::RedirectRefused;
 use crate::secret::{RedactedUrl, redacted};
 
 /// Error of an attempt without a complete response.
@@ -26,6 +27,9 @@ pub enum AttemptError {
     /// The transport failed. The text contains only the innermost cause; the reqwest error has the others and the
     /// URL.
     Transport(reqwest::Error),
+    /// The response is a redirect that reqwest could not follow, although [`limit_redirects`](crate::limit_redirects)
+    /// asks for that.
+    Redirect(RedirectRefused),
     /// The attempt reached its time limit.
     Timeout(Duration),
     /// Fewer bytes of the body arrived in the given time than [`Download::min_rate`](crate::Download::min_rate)
@@ -62,6 +66,7 @@ impl fmt::Display for AttemptError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Transport(error) => fmt::Display::fmt(root(error), f),
+            Self::Redirect(refused) => refused.fmt(f),
             Self::Timeout(limit) => {
                 write!(f, "no end after {}", relent_core::format_duration(*limit))
             }
@@ -91,6 +96,7 @@ impl Error for AttemptError {
             #[cfg(feature = "middleware")]
             Self::Middleware(error) => error.source(),
             Self::Transport(_)
+            | Self::Redirect(_)
             | Self::Timeout(_)
             | Self::Slow { .. }
             | Self::Silent(_)
@@ -186,6 +192,15 @@ impl AttemptFailure {
             failure: classify(&error),
             stop: None,
             error: AttemptError::Transport(error),
+        })
+    }
+
+    /// A redirect that should have been followed.
+    pub(crate) fn redirect(refused: RedirectRefused) -> Box<Self> {
+        Box::new(Self {
+            failure: Failure::permanent(),
+            stop: None,
+            error: AttemptError::Redirect(refused),
         })
     }
 

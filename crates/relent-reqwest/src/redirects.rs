@@ -24,7 +24,8 @@ use std::error::Error;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use http::{Method, StatusCode};
+use http::header::LOCATION;
+use http::{Method, StatusCode, Uri};
 use relent::clock::{Clock, TokioClock};
 use relent_core::Instant;
 use reqwest::Url;
@@ -64,11 +65,20 @@ thread_local! {
 /// ```
 #[must_use]
 pub fn track_redirects(policy: Policy) -> Policy {
+    // Only its `Debug` text identifies the kind of a policy.
+    let kind = format!("{policy:?}");
+    track(
+        policy,
+        TrackedPolicy {
+            none: kind == format!("{:?}", Policy::none()),
+            follows: kind.starts_with("Policy(Limit("),
+        },
+    )
+}
+
+fn track(policy: Policy, kind: TrackedPolicy) -> Policy {
     // Lives as long as the policy. A builder drops the policy when another replaces it.
-    let alive = Arc::new(TrackedPolicy {
-        // Only its `Debug` text identifies the policy `none`.
-        none: format!("{policy:?}") == format!("{:?}", Policy::none()),
-    });
+    let alive = Arc::new(kind);
     TRACKED_POLICIES.with_borrow_mut(|made| {
         if let Some(made) = made {
             made.push(Arc::downgrade(&alive));
@@ -87,6 +97,10 @@ pub fn track_redirects(policy: Policy) -> Policy {
 /// [`RedirectRefused`], which is permanent. A loop ends at its first repetition: the same method and the same URL.
 /// In a program with reqwest's feature `cookies`, it ends at the second one, because the cookies may differ.
 ///
+/// If a [`Client`](crate::Client) builds the reqwest client ([`Client::from_builder`](crate::Client::from_builder)),
+/// each other redirect that cannot be followed is an error, too: one without a valid `Location`, and a 307 or 308 whose
+/// request has a stream as its body. reqwest alone returns these redirects as responses.
+///
 /// ```
 /// use relent_reqwest::{default_builder, limit_redirects};
 ///
@@ -95,12 +109,15 @@ pub fn track_redirects(policy: Policy) -> Policy {
 /// ```
 #[must_use]
 pub fn limit_redirects(most: usize) -> Policy {
-    track_redirects(Policy::custom(move |attempt| {
-        match refusal(&attempt, most) {
-            Some(refused) => attempt.error(refused),
-            None => attempt.follow(),
-        }
-    }))
+    let limited = Policy::custom(move |attempt| match refusal(&attempt, most) {
+        Some(refused) => attempt.error(refused),
+        None => attempt.follow(),
+    });
+    let kind = TrackedPolicy {
+        none: false,
+        follows: true,
+    };
+    track(limited, kind)
 }
 
 fn refusal(attempt: &Attempt<'_>, most: usize) -> Option<RedirectRefused> {
@@ -114,9 +131,35 @@ fn refusal(attempt: &Attempt<'_>, most: usize) -> Option<RedirectRefused> {
     } else {
         return None;
     };
-    let mut to = to.clone();
-    redact(&mut to);
-    Some(RedirectRefused { why, to })
+    Some(RedirectRefused::new(why, Some(to.clone())))
+}
+
+/// The reason why this response of a policy that [follows](Redirects::follows) is a redirect. `None` if it is none.
+///
+/// reqwest returns a redirect as the response, and does not call the policy, if it cannot make the next request.
+#[inline]
+pub(crate) fn unfollowed(response: &reqwest::Response) -> Option<RedirectRefused> {
+    match response.status().as_u16() {
+        301 | 302 | 303 | 307 | 308 => Some(why_unfollowed(response)),
+        _ => None,
+    }
+}
+
+#[cold]
+fn why_unfollowed(response: &reqwest::Response) -> RedirectRefused {
+    let Some(location) = response.headers().get(LOCATION) else {
+        return RedirectRefused::new(Refusal::NoLocation, None);
+    };
+    let to = std::str::from_utf8(location.as_bytes()).ok();
+    let Some(to) = to.and_then(|to| response.url().join(to).ok()) else {
+        return RedirectRefused::new(Refusal::NotUrl, None);
+    };
+    let why = match to.scheme() {
+        "http" | "https" if to.as_str().parse::<Uri>().is_ok() => Refusal::Body,
+        "http" | "https" => Refusal::NotUrl,
+        _ => Refusal::NotHttp,
+    };
+    RedirectRefused::new(why, Some(to))
 }
 
 /// Whether the attempt has already sent the same request.
@@ -161,11 +204,13 @@ fn may_keep_cookies() -> bool {
 
 /// Error of a redirect that [`limit_redirects`] does not follow.
 ///
-/// It is the innermost source of the reqwest error. The URL in its text has no credentials.
+/// It is the innermost source of the reqwest error in [`AttemptError::Transport`](crate::AttemptError::Transport). If
+/// reqwest has returned the redirect as a response, it is [`AttemptError::Redirect`](crate::AttemptError::Redirect).
+/// The URL in its text has no credentials.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RedirectRefused {
     why: Refusal,
-    to: Url,
+    to: Option<Url>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -173,26 +218,43 @@ enum Refusal {
     Loop,
     NotHttp,
     TooMany(usize),
+    NoLocation,
+    NotUrl,
+    /// The redirect keeps the body, which cannot be sent again.
+    Body,
 }
 
 impl RedirectRefused {
+    fn new(why: Refusal, mut to: Option<Url>) -> Self {
+        if let Some(to) = &mut to {
+            redact(to);
+        }
+        Self { why, to }
+    }
+
     /// Whether the redirect is a loop: the same method and the same URL again.
     #[must_use]
     pub fn is_loop(&self) -> bool {
         self.why == Refusal::Loop
     }
 
-    /// The URL that the redirect leads to, without credentials.
+    /// The URL that the redirect leads to, without credentials. `None` without a valid `Location`.
     #[must_use]
-    pub const fn url(&self) -> &Url {
-        &self.to
+    pub const fn url(&self) -> Option<&Url> {
+        self.to.as_ref()
     }
 }
 
 impl fmt::Display for RedirectRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let to = self.to.as_str();
+        let to = self.to.as_ref().map_or("", Url::as_str);
         match self.why {
+            Refusal::NoLocation => f.write_str("redirect not followed: it has no Location"),
+            Refusal::NotUrl => f.write_str("redirect not followed: its Location is not a URL"),
+            Refusal::Body => write!(
+                f,
+                "redirect to {to}: the body of the request is a stream, which cannot be sent again"
+            ),
             Refusal::Loop => write!(
                 f,
                 "redirect loop: {to} was already requested (its Location is empty or leads back)"
@@ -272,6 +334,8 @@ fn store_redirect(attempt: &Attempt<'_>) {
 struct TrackedPolicy {
     /// Whether the policy follows no redirects.
     none: bool,
+    /// Whether the policy follows every redirect or makes it an error.
+    follows: bool,
 }
 
 /// Properties of the redirects of a client.
@@ -281,6 +345,8 @@ pub(crate) struct Redirects {
     pub(crate) tracked: bool,
     /// No redirects are followed.
     pub(crate) none: bool,
+    /// Every redirect is followed or is an error, so a redirect is no response.
+    pub(crate) follows: bool,
 }
 
 /// Builds a client and detects whether its redirects are tracked: a tracked policy that was made during the build
@@ -302,6 +368,7 @@ pub(crate) fn built(
     let redirects = Redirects {
         tracked: !alive.is_empty(),
         none: alive.iter().any(|policy| policy.none),
+        follows: alive.iter().any(|policy| policy.follows),
     };
     Ok((client, redirects))
 }

@@ -111,6 +111,8 @@ pub(crate) struct RetryOptions {
     pub(crate) tracked: bool,
     /// Whether an attempt is known to follow no redirects.
     pub(crate) no_redirects: bool,
+    /// Whether a redirect that was not followed is a failure.
+    pub(crate) follows_redirects: bool,
 }
 
 impl RetryOptions {
@@ -133,6 +135,7 @@ impl RetryOptions {
             hints: HintOptions::default(),
             tracked: false,
             no_redirects: false,
+            follows_redirects: false,
         }
     }
 

@@ -71,6 +71,7 @@ impl Ending {
     ) -> Self {
         let status = match &error {
             AttemptError::Body(_) => curl::UNREADABLE,
+            AttemptError::Redirect(_) => curl::REDIRECTS,
             AttemptError::Transport(error) if error.is_redirect() => curl::REDIRECTS,
             AttemptError::Transport(error) if refused_tunnel(error).is_some() => curl::RECEIVE,
             AttemptError::Transport(error) if refused_by_socks(error).is_some() => curl::PROXY,

@@ -9,7 +9,7 @@ use http::header::{
     AUTHORIZATION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LOCATION, CONTENT_TYPE, COOKIE,
     HOST, LOCATION, PROXY_AUTHORIZATION, WWW_AUTHENTICATE,
 };
-use http::{HeaderValue, Method, Request, Response, Uri};
+use http::{Method, Request, Response, Uri};
 use relent_reqwest::{Body, limit_redirects};
 use reqwest::{Url, redirect};
 
@@ -135,8 +135,10 @@ impl ManualRedirects {
 
 /// Returns the target of a redirect, or the reason why it cannot be followed.
 fn target(head: &Response<()>) -> Result<Url, String> {
-    let location = head.headers().get(LOCATION);
-    let location = location.map_or(&b""[..], HeaderValue::as_bytes);
+    let Some(location) = head.headers().get(LOCATION) else {
+        return Err("it has no Location".to_owned());
+    };
+    let location = location.as_bytes();
     let text = String::from_utf8_lossy(location);
     if text.trim().is_empty() {
         return Err("its Location is empty".to_owned());
@@ -158,6 +160,7 @@ fn target(head: &Response<()>) -> Result<Url, String> {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
     use proptest::prelude::*;
     use reqwest::ResponseBuilderExt;
 

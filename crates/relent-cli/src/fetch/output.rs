@@ -590,8 +590,12 @@ pub(super) fn url_of(head: &Response<()>) -> Url {
 
 /// Whether this is a redirect with a Location.
 pub(super) fn is_redirect(head: &Response<()>) -> bool {
+    asks_to_follow(head) && head.headers().contains_key(LOCATION)
+}
+
+/// Whether its status asks the client to follow a redirect.
+pub(super) fn asks_to_follow(head: &Response<()>) -> bool {
     matches!(head.status().as_u16(), 301 | 302 | 303 | 307 | 308)
-        && head.headers().contains_key(LOCATION)
 }
 
 /// The last part of the path of a URL.

@@ -5,15 +5,18 @@ use crate::scripted::{Server, Step, response};
 /// Fetches with and without data, with reqwest's redirects and with those for a custom `Host`: exit status, requests
 /// and message are the same.
 fn assert_refused(to: &str, says: &[&str]) {
+    assert_fields_refused(&[("location", to)], says);
+}
+
+fn assert_fields_refused(fields: &[(&str, &str)], says: &[&str]) {
     for status in [301, 302, 303, 307, 308] {
         for host in [&[][..], &["-H", "Host: a.example"]] {
             for data in [&[][..], &["-d", "amount=5"]] {
-                let server =
-                    Server::script([Step::Answer(response(status, &[("location", to)], "moved"))]);
+                let server = Server::script([Step::Answer(response(status, fields, "moved"))]);
                 let url = server.url("/pay");
                 let fetched =
                     fetch(&[&["-L", "--max-retries", "10"], host, data, &[&url]].concat());
-                let name = format!("{status} to {to:?} {host:?} {data:?}: {}", fetched.stderr);
+                let name = format!("{status} {fields:?} {host:?} {data:?}: {}", fetched.stderr);
                 assert_eq!(fetched.status, 47, "{name}");
                 let posts = server
                     .seen()
@@ -34,6 +37,7 @@ fn assert_refused(to: &str, says: &[&str]) {
 
 #[test]
 fn a_redirect_with_an_invalid_location_is_reported() {
+    assert_fields_refused(&[], &["it has no Location"]);
     assert_refused("", &["Location is empty"]);
     assert_refused("/pay", &["redirect loop: http://127.0.0.1:"]);
     assert_refused(
@@ -60,9 +64,18 @@ fn a_redirect_with_an_invalid_location_is_reported() {
     );
     assert_refused(
         "http://",
-        &["its Location is not a URL: http:// (empty host)"],
+        &[
+            "its Location is not a URL: http:// (empty host)",
+            "redirect not followed: its Location is not a URL",
+        ],
     );
-    assert_refused("//", &["its Location is not a URL: // (empty host)"]);
+    assert_refused(
+        "//",
+        &[
+            "its Location is not a URL: // (empty host)",
+            "redirect not followed: its Location is not a URL",
+        ],
+    );
 }
 
 #[test]
