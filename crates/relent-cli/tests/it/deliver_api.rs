@@ -264,6 +264,13 @@ fn the_api_conforms_to_its_openapi_description() {
         (&disabled["activity"], &disabled["reason"]),
         (&json!("disabled"), &json!("moves"))
     );
+    for body in ["", "{}"] {
+        let (status, disabled) = at.ask("POST", "/v1/endpoints/bad/disable", body);
+        assert_eq!(
+            (status, &disabled["reason"]),
+            (200, &json!("disabled by an operator"))
+        );
+    }
     at.refused(
         422,
         "POST",

@@ -718,9 +718,17 @@ pub(super) async fn recent<S: Store>(
 
 /// The reason for disabling an endpoint.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 struct Reason {
     reason: String,
+}
+
+impl Default for Reason {
+    fn default() -> Self {
+        Self {
+            reason: "disabled by an operator".to_owned(),
+        }
+    }
 }
 
 pub(super) async fn enable<S: Store>(
@@ -739,7 +747,11 @@ pub(super) async fn disable<S: Store>(
     body: Result<Bytes, BytesRejection>,
 ) -> HandlerResult {
     let (tenant, name) = whose(path, &uri)?;
-    let Reason { reason } = read(body)?;
+    // Like `enable`, it needs no body.
+    let Reason { reason } = match body {
+        Ok(body) if body.is_empty() => Reason::default(),
+        body => read(body)?,
+    };
     if reason.trim().is_empty() || !is_name(&reason) {
         return Err(unacceptable(format!(
             "reason: say in 1 to {MAX_NAME} characters why it is disabled; the page shows it"
