@@ -12,6 +12,9 @@
 //!
 //! Secrets are write-only. Invalid input is refused with a description.
 //!
+//! The bodies of concurrent requests, except those up to 8 KiB, hold at most 64 MiB. A request beyond that waits for
+//! up to 30 s before its body is read, and then gets 503.
+//!
 //! The API speaks HTTP without TLS: bind it to loopback, or to a private network behind a TLS proxy.
 
 use std::pin::pin;
@@ -219,6 +222,64 @@ mod tests {
                 "{sent:?}: {took:?}"
             );
         }
+    }
+
+    #[tokio::test]
+    async fn request_bodies_share_a_limit_of_memory_and_short_ones_do_not_wait() {
+        use std::sync::atomic::{AtomicUsize, Ordering};
+
+        use axum::body::{Body, Bytes};
+        use axum::http::Request;
+        use tower_service::Service;
+
+        let directory = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(directory.path().join("outbox.db")).unwrap();
+        let token = Token::new();
+        let router = Api::new(store, Secrets::default(), token.clone()).into_router();
+        let call = |body: Body| {
+            let request = Request::post("/v1/messages")
+                .header("authorization", format!("Bearer {}", token.as_str()))
+                .body(body);
+            let mut router = router.clone();
+            async move {
+                router
+                    .call(request.unwrap())
+                    .await
+                    .unwrap()
+                    .status()
+                    .as_u16()
+            }
+        };
+        // Bodies of unknown length, whose first byte counts that they are read. They never end.
+        let read = Arc::new(AtomicUsize::new(0));
+        let endless = || {
+            let read = Arc::clone(&read);
+            let mut began = false;
+            Body::from_stream(futures_util::stream::poll_fn(move |_| {
+                if !std::mem::replace(&mut began, true) {
+                    read.fetch_add(1, Ordering::Relaxed);
+                    return std::task::Poll::Ready(Some(Ok::<_, std::io::Error>(Bytes::from("["))));
+                }
+                std::task::Poll::Pending
+            }))
+        };
+        let mut uploads: Vec<_> = (0..6).map(|_| tokio::spawn(call(endless()))).collect();
+        while read.load(Ordering::Relaxed) < 4 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(
+            call(Body::from("{")).await,
+            400,
+            "a short body does not wait"
+        );
+        assert_eq!(read.load(Ordering::Relaxed), 4);
+        uploads.remove(0).abort();
+        while read.load(Ordering::Relaxed) < 5 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(call(Body::from("{")).await, 400);
+        assert_eq!(read.load(Ordering::Relaxed), 5);
+        uploads.iter().for_each(tokio::task::JoinHandle::abort);
     }
 
     #[tokio::test]

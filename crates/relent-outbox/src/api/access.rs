@@ -1,5 +1,6 @@
 //! Authentication of requests by token or cookie.
 
+use axum::body::HttpBody;
 use axum::extract::{Request, State};
 use axum::http::header::{
     AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, COOKIE, HeaderMap, REFERRER_POLICY,
@@ -68,7 +69,7 @@ pub(super) async fn guard<S: Store>(
             response
         }
         () if !may_pass => Redirect::to("/login").into_response(),
-        () => match timeout(REQUEST_TIMEOUT, next.run(request)).await {
+        () => match timeout(REQUEST_TIMEOUT, run(&api, program, request, next)).await {
             Ok(response) => response,
             Err(_) => refuse(
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -86,6 +87,16 @@ pub(super) async fn guard<S: Store>(
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     headers.insert(CONTENT_SECURITY_POLICY, POLICY);
     response
+}
+
+/// Runs the handler. The body of a program's request needs memory, which all of them share; that of a form is short.
+async fn run<S>(api: &Api<S>, program: bool, request: Request, next: Next) -> Response {
+    let length = request.body().size_hint().upper();
+    let _memory = match program {
+        true => api.bodies.reserve(length).await,
+        false => None,
+    };
+    next.run(request).await
 }
 
 /// The token of a program. The scheme is case-insensitive (RFC 9110 §11.1).

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use axum::routing::MethodRouter;
 
+use super::limits::RequestBodies;
 use super::sessions::Sessions;
 use super::token::Token;
 use crate::guard::AddressGuard;
@@ -25,6 +26,7 @@ pub struct Api<S> {
     pub(super) content_token: Option<Token>,
     /// The sessions of the page of this process.
     pub(super) sessions: Sessions,
+    pub(super) bodies: RequestBodies,
     pub(super) guard: AddressGuard,
     pub(super) http_allowed: bool,
     pub(super) hint: Option<Hint>,
@@ -51,6 +53,7 @@ impl<S: Store> Api<S> {
             token,
             content_token: None,
             sessions: Sessions::default(),
+            bodies: RequestBodies::default(),
             guard: AddressGuard::new(),
             http_allowed: false,
             hint: None,
