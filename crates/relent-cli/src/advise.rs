@@ -10,7 +10,7 @@ use relent_sim::advise::{self, Description, HistogramOptions, PolicyAdvice, Time
 use relent_sim::study::{RunResult, run_all};
 use relent_sim::{Scenario, mean_bound, ranking};
 
-use crate::console::print;
+use crate::console::{counted, print};
 use crate::quit::ExitError;
 use crate::simulate::charts::Charts;
 use crate::simulate::input::{NamedItem, load_policy, read_at_most};
@@ -343,9 +343,9 @@ fn comparison(
         );
     }
     let mut text = format!(
-        "\n# Comparison with other policies, simulated with {} seeds from {}: goodput, and attempts per request. bound \
+        "\n# Comparison with other policies, simulated with {} from {}: goodput, and attempts per request. bound \
          is the\n# optimum. Policies without an attempt timeout of their own use the same one.\n#\n",
-        seeds.len(),
+        counted(seeds.len() as u64, "seed"),
         seeds.first().copied().unwrap_or_default()
     );
     let widths: Vec<usize> = (0..scenarios.len() + 2)

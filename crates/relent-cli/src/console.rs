@@ -20,6 +20,13 @@ pub(crate) fn report_error(line: &str) {
     let _ = writeln!(anstream::stderr(), "{ERROR}relent:{ERROR:#} {line}");
 }
 
+/// A count with its noun: `1 attempt`, `2 attempts`.
+pub(crate) fn counted(count: impl Into<u64>, noun: &str) -> String {
+    let count = count.into();
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
 /// Prints a result on standard output. A reader that has gone away (`| head`) is no error: it needs
 /// no more.
 ///
@@ -35,5 +42,16 @@ pub(crate) fn print(text: &str) -> Result<(), String> {
             Err(format!("cannot write to standard output: {error}"))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_is_singular() {
+        let counts = [0_u32, 1, 2].map(|count| counted(count, "seed"));
+        assert_eq!(counts, ["0 seeds", "1 seed", "2 seeds"]);
     }
 }

@@ -112,7 +112,11 @@ impl fmt::Display for Warning {
                 }
             }
             Self::DoesNotRecover { runs, of } => {
-                write!(f, "{what} in {runs} of {of} runs, while no retries do")
+                let plural = if of == 1 { "" } else { "s" };
+                write!(
+                    f,
+                    "{what} in {runs} of {of} run{plural}, while no retries do"
+                )
             }
             Self::MultipliesLoad { attempts, needed } if attempts.is_finite() => write!(
                 f,

@@ -7,7 +7,7 @@ use super::disabled::{disabled, has_none_disabled, say_disabled};
 use super::list::{EndFilter, MessageFilter, MessageState, report_no_messages};
 use super::server::{Connection, encoded, json};
 use super::values::segment;
-use crate::console::{print, say};
+use crate::console::{counted, print, say};
 use crate::quit::ExitError;
 
 /// The end of `relent deliver replay --help`.
@@ -156,10 +156,8 @@ pub(super) async fn replay(args: ReplayArgs) -> Result<(), ExitError> {
     if args.json {
         print(&(json(&answer)? + "\n")).map_err(ExitError::failed)?;
     } else {
-        say(&match answer["resent"].as_u64() {
-            Some(1) => "1 message will be sent again".to_owned(),
-            count => format!("{} messages will be sent again", count.unwrap_or_default()),
-        });
+        let count = answer["resent"].as_u64().unwrap_or_default();
+        say(&format!("{} will be sent again", counted(count, "message")));
     }
     if answer["resent"] != 0 {
         say_disabled(&server, |status| args.which.selects(&status["endpoint"])).await;
@@ -233,6 +231,9 @@ pub(super) async fn send_now(args: SendNowArgs) -> Result<(), ExitError> {
     let server = args.connection.open()?;
     let filter = filter(&args.which, None, MessageState::Pending);
     let answer = server.post("/v1/send-now", Some(json(&filter)?)).await?;
+    if answer["due"] == 0 {
+        report_no_messages(args.which.endpoint.as_deref());
+    }
     if args.json {
         print(&(json(&answer)? + "\n")).map_err(ExitError::failed)?;
     } else {

@@ -14,9 +14,9 @@ use serde_json::{Map, Value, json};
 use super::disabled::{all, say_if_disabled};
 use super::list::{columns, full_name};
 use super::server::{Connection, Server, Version, encoded, json, relative_time, sanitized, text};
-use super::values::{acknowledged, count, secret, segment, signing_key, tenant_and_name};
+use super::values::{acknowledged, count, endpoint_name, secret, signing_key, tenant_and_name};
 use super::wait::{WAIT_LIMIT, WaitLimit, wait_limit};
-use crate::console::{print, say};
+use crate::console::{counted, print, say};
 use crate::human::human;
 use crate::quit::ExitError;
 
@@ -54,8 +54,8 @@ are wrong; 124 if `test --wait` reached its --timeout.";
 /// An endpoint by name and tenant, and the server that has it.
 #[derive(Args, Debug)]
 pub(crate) struct EndpointRef {
-    /// The name of the endpoint
-    #[arg(value_name = "NAME", value_parser = segment)]
+    /// The name of the endpoint, or TENANT/NAME
+    #[arg(value_name = "NAME", value_parser = endpoint_name)]
     name: String,
 
     /// The tenant that owns the endpoint
@@ -512,12 +512,6 @@ fn changes(before: &Value, after: &Value, given: &Map<String, Value>) -> Vec<Str
 }
 
 async fn add(args: &AddArgs) -> Result<(), ExitError> {
-    if args.named.name.contains('/') {
-        return Err(ExitError::usage(format!(
-            "{:?}: a name contains no /, which separates tenant and name; give the tenant by --tenant",
-            args.named.name
-        )));
-    }
     let mut spec = Map::new();
     spec.insert("url".to_owned(), args.url.clone().into());
     if let Some(policy) = &args.policy {
@@ -633,7 +627,8 @@ fn described(status: &Value, recent: &Value) -> String {
     let lately = match recent["attempts"].as_u64() {
         None | Some(0) => "no attempts".to_owned(),
         Some(attempts) => format!(
-            "{attempts} attempts, {:.1} a minute, {} acknowledged; p50 {} ms, p99 {} ms",
+            "{}, {:.1} a minute, {} acknowledged; p50 {} ms, p99 {} ms",
+            counted(attempts, "attempt"),
             recent["per_minute"].as_f64().unwrap_or_default(),
             recent["acknowledged"],
             recent["p50_ms"],

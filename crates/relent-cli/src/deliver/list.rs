@@ -10,7 +10,7 @@ use super::server::{
     Connection, PointInTime, encoded, json, moment, relative_time, sanitized, text, wait_text,
 };
 use super::values::{count, segment, tenant_and_name};
-use crate::console::{print, say};
+use crate::console::{counted, print, say};
 use crate::quit::ExitError;
 
 /// The end of `relent deliver list --help`.
@@ -393,9 +393,9 @@ fn described(shown: &Value) -> String {
 fn contents(shown: &Value) -> String {
     let payload = &shown["payload"];
     let mut printed = format!(
-        "{}, {} bytes{}\n",
+        "{}, {}{}\n",
         text(payload, "content_type"),
-        payload["bytes"],
+        counted(payload["bytes"].as_u64().unwrap_or_default(), "byte"),
         match payload["truncated"] == Value::Bool(true) {
             true => ", of which this is the beginning",
             false => "",

@@ -42,6 +42,12 @@ pub(super) fn segment(text: &str) -> Result<String, String> {
     }
 }
 
+/// Parses the name of an endpoint, alone or after its tenant: `acme/warehouse`.
+pub(super) fn endpoint_name(text: &str) -> Result<String, String> {
+    segment(&tenant_and_name(None, text).1)?;
+    Ok(text.to_owned())
+}
+
 /// Parses the number or the fingerprint of a signing key.
 pub(super) fn signing_key(text: &str) -> Result<String, String> {
     let text = text.to_ascii_lowercase();

@@ -127,7 +127,7 @@ pub(crate) struct FetchArgs {
     /// or a different one from each server, and FILE itself has none: then this option is your
     /// statement that the representation has not changed. It applies to the first request and to each
     /// retry, which continue at the end of the previous one.
-    #[arg(short = 'C', long = "continue-at", value_name = "-", value_parser = from_the_end,
+    #[arg(short = 'C', long = "continue-at", value_name = "OFFSET", value_parser = from_the_end,
         allow_hyphen_values = true)]
     pub(super) continue_at: Option<()>,
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use terminal_size::{Width, terminal_size_of};
 
 use super::row::Row;
+use crate::console::counted;
 use crate::human::tabular;
 
 /// The capabilities of the output that the table is printed to.
@@ -90,8 +91,8 @@ pub(super) fn table(title: &str, rows: &[Row], look: TableStyle) -> String {
     }
     let _ = writeln!(
         text,
-        "\n{} attempts, {} of waiting",
-        rows.len() + 1,
+        "\n{}, {} of waiting",
+        counted(rows.len() as u64 + 1, "attempt"),
         tabular(last.total)
     );
     text

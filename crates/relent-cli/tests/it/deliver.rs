@@ -733,6 +733,7 @@ fn deliver_commands_report_usage_and_server_errors() {
         &["list", "--endpoint", "sohp", "--json"][..],
         &["dead-letters", "--endpoint", "sohp"],
         &["replay", "--endpoint", "sohp"],
+        &["send-now", "--endpoint", "sohp"],
     ] {
         let ran = server.deliver(folder.path(), args);
         assert_eq!(ran.status, 0, "{args:?}: {ran:?}");

@@ -226,13 +226,20 @@ fn an_endpoint_is_named_as_it_is_printed() {
         let detail = problem["detail"].as_str().unwrap();
         assert!(status == 422 && detail.contains(what), "{detail}");
     }
-    let add = ["endpoints", "add", "acme/warehouse", &url];
-    let refused = at.server.deliver(at.folder(), &add);
+    for name in ["acme/", "acme/..", "/"] {
+        let refused = at
+            .server
+            .deliver(at.folder(), &["endpoints", "add", name, &url]);
+        assert_eq!(refused.status, 2, "{name}: {refused:?}");
+    }
+    let added = at.run(&["endpoints", "add", "acme/warehouse", &url]);
     assert!(
-        refused.status == 2 && refused.stderr.contains("--tenant"),
-        "{refused:?}"
+        added.stderr.contains("acme/warehouse is registered"),
+        "{added:?}"
     );
-    at.run(&["endpoints", "add", "warehouse", &url, "--tenant", "acme"]);
+    let again = ["endpoints", "add", "warehouse", &url, "--tenant", "acme"];
+    let again = at.run(&again).stderr;
+    assert!(again.contains("is registered already"), "{again}");
     let shown = at.run(&["endpoints", "show", "acme/warehouse"]).stdout;
     assert!(shown.contains("acme/warehouse"), "{shown}");
     at.run(&["endpoints", "disable", "acme/warehouse"]);

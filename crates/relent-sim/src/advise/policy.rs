@@ -80,13 +80,18 @@ pub(super) fn write(
     comment(
         &mut text,
         &format!(
-            "For {}: {} requests per second with a capacity of {}, {} client processes. Latency in normal \
+            "For {}: {} requests per second with a capacity of {}, {} client {}. Latency in normal \
              operation, from {}: {}. Each value has its reason beside it; values that are not here have their \
              default (relent policy show standard).",
             service.name,
             figure(service.rate),
             figure(size.capacity),
             service.processes,
+            if service.processes == 1 {
+                "process"
+            } else {
+                "processes"
+            },
             latency.source,
             given.join(", "),
         ),
