@@ -15,7 +15,7 @@ use terminal_size::{Width, terminal_size_of};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
-use crate::console::say;
+use crate::console::{counted, say};
 use crate::human::human;
 
 /// The time between two updates of the countdown.
@@ -91,7 +91,7 @@ impl SessionMessages {
             ..*self
         };
         end.say(|| {
-            let plural = if summary.attempts == 1 { "" } else { "s" };
+            let attempts = counted(summary.attempts, "attempt");
             let ahead = summary.retry_at.and_then(|at| {
                 let ahead = at.duration_since(SystemTime::now()).ok()?;
                 Some(format!(
@@ -103,20 +103,22 @@ impl SessionMessages {
             let at = ahead.unwrap_or_default();
             if reason == StopReason::Permanent {
                 return format!(
-                    "failed after {} attempt{plural} ({}): {last} (not retryable){at}",
-                    summary.attempts,
+                    "failed after {attempts} ({}): {last} (not retryable){at}",
                     human(summary.elapsed),
                 );
             }
-            let limit = summary.without_deadline.map(|limit| {
-                let limit = human(limit);
-                format!(", and without --deadline no attempt starts after {limit}")
-            });
+            let limit = summary.without_deadline.map(human);
+            let limit =
+                limit.map(|limit| format!("without --deadline no attempt starts after {limit}"));
+            let why = match limit {
+                // This limit is no `max_elapsed`, which the reason names.
+                Some(limit) if reason == StopReason::MaxElapsed => limit,
+                Some(limit) => format!("{reason}, and {limit}"),
+                None => reason.to_string(),
+            };
             format!(
-                "gave up after {} attempt{plural} in {}: {reason}{} (last: {last}){at}",
-                summary.attempts,
+                "gave up after {attempts} in {}: {why} (last: {last}){at}",
                 human(summary.elapsed),
-                limit.unwrap_or_default(),
             )
         });
     }

@@ -114,8 +114,8 @@ impl<L> GaveUp<L> {
         self.summary.elapsed
     }
 
-    /// The time at which the server asked the client to return. Always set with
-    /// [`StopReason::RetryLater`]: postpone the work until then.
+    /// The time at which another call may succeed: that of the server's `Retry-After`, or of the next
+    /// slot of the rate limit. Always set with [`StopReason::RetryLater`]: postpone the work until then.
     #[must_use]
     pub fn retry_at(&self) -> Option<SystemTime> {
         self.summary.retry_at

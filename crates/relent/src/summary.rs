@@ -39,7 +39,8 @@ pub struct Summary {
     pub elapsed: Duration,
     /// The reason for giving up; `None` for a success.
     pub reason: Option<StopReason>,
-    /// The time at which the server asked the client to return, if it named one.
+    /// The time at which another call may succeed, if it is known: that of the server's `Retry-After`,
+    /// or of the next slot of the rate limit.
     pub retry_at: Option<SystemTime>,
     /// The attempt timeout, if the policy has one and it ended every attempt; then there is no last
     /// error.
@@ -62,18 +63,18 @@ impl Summary {
         let (attempts, elapsed) = (self.attempts, format_duration(elapsed));
         match self.reason {
             None => write!(f, "succeeded after {attempts} attempt{plural} in {elapsed}"),
-            Some(reason) => write!(
-                f,
-                "gave up after {attempts} attempt{plural} in {elapsed}: {reason}"
-            ),
-        }?;
-        match self.without_deadline {
-            Some(limit) => write!(
-                f,
-                ", and without a deadline no attempt starts after {}",
-                format_duration(limit)
-            ),
-            None => Ok(()),
+            Some(reason) => {
+                write!(f, "gave up after {attempts} attempt{plural} in {elapsed}: ")?;
+                let limit = self.without_deadline.map(format_duration);
+                match limit
+                    .map(|limit| format!("without a deadline no attempt starts after {limit}"))
+                {
+                    // This limit is no `max_elapsed`, which the reason names.
+                    Some(limit) if reason == StopReason::MaxElapsed => f.write_str(&limit),
+                    Some(limit) => write!(f, "{reason}, and {limit}"),
+                    None => write!(f, "{reason}"),
+                }
+            }
         }
     }
 

@@ -10,8 +10,8 @@ use crate::time::Instant;
 pub struct Stop {
     /// The reason for giving up.
     pub reason: StopReason,
-    /// The instant of the server's `Retry-After`, on the driver's time line, if the last failure had
-    /// one.
+    /// The instant at which an attempt may start, on the driver's time line: that of the server's
+    /// `Retry-After`, or with [`StopReason::RetryLater`] also that of the next slot of the rate limit.
     pub retry_at: Option<Instant>,
 }
 
@@ -47,15 +47,17 @@ pub enum StopReason {
     /// The outcome is unknown (in doubt). The last response, such as a 412, can be the result of an
     /// earlier attempt that took effect.
     OutcomeUnknown,
-    /// The request cannot be sent again.
+    /// The body of the request cannot be sent again, or a download cannot start over.
     NotReplayable,
     /// The server asked not to retry.
     DoNotRetry,
     /// The retry budget of the destination is exhausted.
     Budget,
-    /// The circuit breaker considers the destination down.
+    /// The circuit breaker did not admit the attempt in time: the destination is down, or has rejected
+    /// many attempts (such as with 429) and its rate is limited.
     CircuitBreaker,
-    /// The server's `Retry-After` exceeds the limits; [`Stop::retry_at`] has the instant.
+    /// The server's `Retry-After`, or the next slot of the policy's `[rate_limit]`, exceeds the limits;
+    /// [`Stop::retry_at`] has the instant.
     RetryLater,
     /// The server asked not to retry because of overload.
     Overloaded,
@@ -98,18 +100,26 @@ impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::RetriesExhausted => "the retries are used up",
-            Self::MaxElapsed => "the time for retries is used up",
+            Self::MaxElapsed => "the next attempt would start after max_elapsed, the time limit for retries",
             Self::Deadline => "the deadline leaves no time",
             Self::Permanent => "repeating cannot help",
             Self::NotRepeatable => "it may have taken effect, and repeating it is not safe",
             Self::OutcomeUnknown => {
                 "the outcome is unknown: an earlier attempt may have done it already"
             }
-            Self::NotReplayable => "what was sent cannot be sent again",
+            Self::NotReplayable => {
+                "the request body or the download cannot start again: use bytes or a file instead of a stream"
+            },
             Self::DoNotRetry => "the server said not to retry",
             Self::Budget => "the retry budget of the destination is used up",
-            Self::CircuitBreaker => "the destination is down",
-            Self::RetryLater => "the server said to come back later than the limits allow",
+            Self::CircuitBreaker => {
+                "the destination is down or accepts only some calls, and its circuit breaker did not admit \
+                 this one in time"
+            },
+            Self::RetryLater => {
+                "the next attempt may start only later than the limits allow, by the server's Retry-After \
+                 or the rate limit of this process"
+            },
             Self::Overloaded => "the server is overloaded and said not to retry",
             Self::Throttle => {
                 "the throttle of this process rejected it, because the destination rejected many requests"

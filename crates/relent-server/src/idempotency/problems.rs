@@ -214,8 +214,8 @@ impl Rejection {
             Self::Unknown => (
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "webhook-outcome-unknown",
-                "an earlier delivery of this message was lost while it was handled, and may have had its effect: the \
-                 operator of the receiver has to find out",
+                "an earlier delivery of this message failed in its handler, or was interrupted, and may have taken \
+                 effect: the operator of the receiver has to find out",
             ),
             Self::Busy => (
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -289,8 +289,8 @@ impl Rejection {
             Self::Unknown => (
                 StatusCode::CONFLICT,
                 "idempotency-outcome-unknown",
-                "the request with this Idempotency-Key was lost, and may have had its effect: find out \
-                 before you send it with a new key",
+                "the request with this Idempotency-Key failed in its handler, or was interrupted, and may have taken \
+                 effect: find out before you send it with a new key",
             ),
             Self::AnswerNotKept => (
                 StatusCode::GONE,

@@ -261,6 +261,12 @@ async fn a_request_with_an_unknown_outcome_does_not_run_again() {
         }
         let reply = payments.ask(&layer, pay("a", order)).await;
         assert!(reply.is(409, "idempotency-outcome-unknown"), "{reply:?}");
+        // A handler that failed was not lost.
+        assert!(
+            reply
+                .body
+                .contains("failed in its handler, or was interrupted")
+        );
         assert_eq!(payments.charges(), 1);
     }
 }

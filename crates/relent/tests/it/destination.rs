@@ -713,3 +713,48 @@ async fn each_control_that_queues_a_call_is_named() {
     call.await.unwrap_err();
     assert_eq!(by.first(), Some(&QueuedBy::Budget), "{by:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_text_of_a_call_that_waits_for_the_own_rate_limit_does_not_blame_the_server() {
+    let policy = Policy::builder(Backoff::None)
+        .rate_limit(RateLimitConfig {
+            burst: Some(1),
+            // One slot per day.
+            ..RateLimitConfig::new(0.000_02)
+        })
+        .build()
+        .unwrap();
+    let there = Destination::new(&policy);
+    let call = || retry(&policy, || async { Ok::<_, &str>(()) }).destination(&there);
+    call().await.unwrap();
+    let gave_up = call().await.unwrap_err();
+    assert_eq!(gave_up.reason(), StopReason::RetryLater);
+    assert!(gave_up.retry_at().is_some());
+    let text = gave_up.to_string();
+    assert!(text.contains("or the rate limit of this process"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_text_of_a_call_queued_after_throttling_does_not_say_that_the_destination_is_down() {
+    let policy = policy()
+        .into_builder()
+        .deadline(2 * SECOND)
+        .build()
+        .unwrap();
+    let there = Destination::new(&policy);
+    let call = || async {
+        let throttled = || async { Err::<(), _>(Failure::throttled()) };
+        let call = retry(&policy, throttled).classify(|failure: &Failure| *failure);
+        call.destination(&there).await.unwrap_err()
+    };
+    let queued = loop {
+        let all = futures_util::future::join_all((0..20).map(|_| call())).await;
+        let queued = |gave_up: &relent::GaveUp<_>| gave_up.reason() == StopReason::CircuitBreaker;
+        if let Some(queued) = all.into_iter().find(queued) {
+            break queued;
+        }
+    };
+    assert!(!there.is_down());
+    let text = queued.summary().to_string();
+    assert!(text.contains("accepts only some calls"), "{text}");
+}
