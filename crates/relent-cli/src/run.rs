@@ -171,7 +171,8 @@ pub(crate) struct RunArgs {
     /// applies after a signal that relent has forwarded to the group, such as SIGINT. It is part of
     /// the deadline: with --deadline 60s --kill-after 5s, a command gets SIGTERM after 55 s at the
     /// latest, and none of its processes runs after 60 s. The default is at most a tenth of the
-    /// deadline.
+    /// deadline. If the command is itself `relent run`, it kills its own command at least a tenth of
+    /// this time earlier: RELENT_KILL_AFTER_MS passes the time on.
     #[arg(
         short,
         long,
@@ -523,6 +524,7 @@ impl Run {
                 end: at(attempt.limit),
                 last: at(attempt.remaining),
                 kill_after: self.kill_after,
+                kill_after_signal: child::kill_after_signal(self.kill_after),
             },
             last: most.is_some_and(|most| attempt.number > most),
             stream: self.stream,

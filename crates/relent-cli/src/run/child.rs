@@ -48,6 +48,12 @@ const KILL_WAIT: Duration = Duration::from_secs(1);
 /// The polling interval for two conditions without an event: silence, and the end of the last member of a group.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
+/// The variable by which a nested `relent run` finds the time until this one kills it, in milliseconds.
+const KILL_AFTER: &str = "RELENT_KILL_AFTER_MS";
+/// A nested `relent run` kills its command earlier than it is killed: by a tenth of that time, or by this time, but at
+/// most by half.
+const NESTED_MARGIN: Duration = Duration::from_millis(500);
+
 /// The command and its arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct CommandLine {
@@ -84,6 +90,8 @@ pub(crate) struct Limits {
     pub(crate) last: Option<Instant>,
     /// The time between SIGTERM and SIGKILL.
     pub(crate) kill_after: Duration,
+    /// That time after a forwarded signal, which may come from an outer `relent run` with a limit of its own.
+    pub(crate) kill_after_signal: Duration,
 }
 
 /// The end of an attempt.
@@ -161,6 +169,10 @@ pub(crate) async fn attempt(
         let started = program
             .args(&command.args)
             .env("RELENT_ATTEMPT", attempt.number.to_string())
+            .env(
+                KILL_AFTER,
+                attempt.limits.kill_after_signal.as_millis().to_string(),
+            )
             .stdin(stdin.for_attempt(attempt.last)?)
             .stdout(if direct {
                 Stdio::inherit()
@@ -233,7 +245,7 @@ pub(crate) async fn end(group: ProcessGroup, limits: Limits) {
         return;
     }
     ask_to_end(group);
-    if !is_gone_by(group, limits.kill_asked_now()).await {
+    if !is_gone_by(group, limits.kill_signalled_now()).await {
         kill(group).await;
     }
 }
@@ -444,12 +456,32 @@ impl Limits {
         self.kill_asked_at(Instant::now())
     }
 
+    /// The time of SIGKILL for a command that gets a forwarded signal now, or is being ended when one can arrive.
+    fn kill_signalled_now(self) -> Instant {
+        let kill_after = self.kill_after_signal;
+        Self { kill_after, ..self }.kill_asked_now()
+    }
+
     fn kill_asked_at(self, asked: Instant) -> Instant {
         let asked = self.last.map_or(asked, |last| asked.min(last));
         asked
             .checked_add(self.kill_after)
             .unwrap_or_else(far_future)
     }
+}
+
+/// The time between a forwarded signal and SIGKILL: shorter than that of an outer `relent run`, which cannot reach the
+/// group of this one's command.
+pub(crate) fn kill_after_signal(kill_after: Duration) -> Duration {
+    let outer = std::env::var(KILL_AFTER).ok();
+    let outer = outer.and_then(|outer| outer.parse().ok());
+    outer.map_or(kill_after, |outer| {
+        kill_after.min(within_outer(Duration::from_millis(outer)))
+    })
+}
+
+fn within_outer(outer: Duration) -> Duration {
+    outer - (outer / 10).max(NESTED_MARGIN.min(outer / 2))
 }
 
 /// An instant about 30 years from now, for limits beyond the range of the clock.
@@ -496,7 +528,10 @@ impl TimeLimit {
         if !self.is_ending() {
             // A stopped process receives the signal only when it continues.
             group.send(Signal::SIGCONT);
-            self.next = Some(self.limits.kill_asked_now());
+            self.next = Some(self.limits.kill_signalled_now());
+        } else if !self.cancelled {
+            let latest = self.limits.kill_signalled_now();
+            self.next = self.next.map(|next| next.min(latest));
         }
         self.cancelled = true;
     }
@@ -655,6 +690,7 @@ mod tests {
             end: Some(last),
             last: Some(last),
             kill_after: 2 * SECOND,
+            kill_after_signal: 2 * SECOND,
         };
         for (asked, killed) in [(last - SECOND, SECOND), (last, 2 * SECOND)] {
             assert_eq!(limits.kill_asked_at(asked), last + killed);
@@ -669,12 +705,27 @@ mod tests {
     }
 
     #[test]
+    fn a_nested_run_has_less_time_than_the_outer_one_gives() {
+        for (outer, within) in [
+            (60_000, 54_000),
+            (10_000, 9_000),
+            (2_000, 1_500),
+            (300, 150),
+            (0, 0),
+        ] {
+            let outer = Duration::from_millis(outer);
+            assert_eq!(within_outer(outer), Duration::from_millis(within));
+        }
+    }
+
+    #[test]
     fn a_stopped_relent_postpones_the_attempt_timeout_but_not_the_deadline() {
         let end = Instant::now();
         let limits = Limits {
             end: Some(end),
             last: Some(end + 5 * SECOND),
             kill_after: 2 * SECOND,
+            kill_after_signal: 2 * SECOND,
         };
         let mut limit = TimeLimit::new(limits);
         limit.postpone(3 * SECOND);

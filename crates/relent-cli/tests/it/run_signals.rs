@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill, killpg};
 
-use crate::run_support::{code, eventually, finish, is_dead, line, parse_pid, pid, sh, text};
+use crate::run_support::{
+    code, command, eventually, finish, is_dead, line, parse_pid, pid, sh, text,
+};
 
 fn start(mut relent: Command) -> (Child, BufReader<ChildStderr>) {
     let mut child = relent.spawn().unwrap();
@@ -236,5 +238,30 @@ fn a_signal_does_not_interrupt_the_cleanup_of_an_attempt() {
         kill(pid(&child), Signal::SIGTERM).unwrap();
         let _ = code(&finish(child));
         assert!(is_dead(member), "it is killed before relent ends");
+    }
+}
+
+/// The inner one has its command in another group, which the outer one cannot kill.
+#[test]
+fn a_nested_run_ends_its_command_before_the_outer_one_kills_it() {
+    for inner in ["2s", "1h"] {
+        let nested = [
+            env!("CARGO_BIN_EXE_relent"),
+            "run",
+            "--quiet",
+            "--kill-after",
+            inner,
+            "--",
+            "sh",
+            "-c",
+            IGNORES_SIGNALS,
+        ];
+        let (child, mut stderr) = start(command(&["--kill-after", "2s"], &nested));
+        let grandchild = parse_pid(&line(&mut stderr));
+        kill(pid(&child), Signal::SIGTERM).unwrap();
+        let _ = finish(child);
+        let died = is_dead(grandchild);
+        let _ = kill(grandchild, Signal::SIGKILL);
+        assert!(died, "--kill-after {inner}: it outlives both");
     }
 }
