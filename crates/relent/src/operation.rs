@@ -17,6 +17,26 @@ pub trait Operation {
     type Future;
 }
 
+/// The future of one attempt, which an async call awaits. Every future has it; there is nothing to
+/// implement.
+///
+/// For a closure without a future the compiler error names the blocking form:
+///
+/// ```compile_fail,E0277
+/// # use relent::{Policy, retry};
+/// let call = retry(Policy::STANDARD, || "12".parse::<u32>()); // write `relent::blocking::retry`
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "the operation returns `{Self}`, which is not a future",
+    label = "this operation is not async",
+    note = "for blocking code use `relent::blocking`, such as `relent::blocking::retry(..)`, and end it with `.run()`",
+    note = "for an async call the closure has to return a future, such as `|| fetch()` with an `async fn fetch()`"
+)]
+pub trait AttemptFuture: Future {}
+
+#[diagnostic::do_not_recommend]
+impl<F: Future> AttemptFuture for F {}
+
 /// An operation that makes a future for each attempt.
 #[diagnostic::on_unimplemented(
     message = "the attempts of `{Self}` are not futures that can be awaited",

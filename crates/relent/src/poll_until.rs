@@ -4,7 +4,7 @@ use relent_core::{Failure, Policy};
 
 use crate::classify::{Classify, OutcomeClass};
 use crate::destination::Destination;
-use crate::operation::{Async, Plain};
+use crate::operation::{Async, AttemptFuture, Plain};
 use crate::retry::{Retry, retry};
 
 /// The result of one poll.
@@ -57,7 +57,7 @@ pub fn poll_until<F, Fut, T, E>(
 ) -> Retry<'_, Async<Plain<F>>, ByPollOutcome>
 where
     F: FnMut() -> Fut,
-    Fut: Future<Output = Result<PollOutcome<T>, E>>,
+    Fut: AttemptFuture<Output = Result<PollOutcome<T>, E>>,
 {
     retry(policy, look).classify_with(ByPollOutcome)
 }
@@ -85,7 +85,7 @@ impl Destination {
     pub fn poll_until<F, Fut, T, E>(&self, look: F) -> Retry<'_, Async<Plain<F>>, ByPollOutcome>
     where
         F: FnMut() -> Fut,
-        Fut: Future<Output = Result<PollOutcome<T>, E>>,
+        Fut: AttemptFuture<Output = Result<PollOutcome<T>, E>>,
     {
         self.retry(look).classify_with(ByPollOutcome)
     }

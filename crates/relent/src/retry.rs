@@ -13,7 +13,9 @@ use crate::destination::Destination;
 use crate::driver::{Driver, DriverBuilder};
 use crate::hook::{Hook, Notice, Notify};
 use crate::interrupt::{Activity, Both, CancelOn, Interrupt, OnActivity};
-use crate::operation::{Async, Borrowing, BoxFuture, OnState, Operation, Plain, WithAttempt};
+use crate::operation::{
+    Async, AttemptFuture, Borrowing, BoxFuture, OnState, Operation, Plain, WithAttempt,
+};
 use crate::state::State;
 use crate::timer::Timer;
 
@@ -66,7 +68,7 @@ pub type DefaultClock = crate::clock::StdClock;
 pub fn retry<F, Fut>(policy: &Policy, operation: F) -> Retry<'_, Async<Plain<F>>>
 where
     F: FnMut() -> Fut,
-    Fut: Future,
+    Fut: AttemptFuture,
 {
     let operation = Async::new(Plain(operation));
     Retry::new(policy, operation, DefaultClock::default())
@@ -94,7 +96,7 @@ where
 pub fn retry_with<F, Fut>(policy: &Policy, operation: F) -> Retry<'_, Async<WithAttempt<F>>>
 where
     F: FnMut(Attempt) -> Fut,
-    Fut: Future,
+    Fut: AttemptFuture,
 {
     let operation = Async::new(WithAttempt(operation));
     Retry::new(policy, operation, DefaultClock::default())
@@ -295,7 +297,7 @@ impl Destination {
     pub fn retry<F, Fut>(&self, operation: F) -> Retry<'_, Async<Plain<F>>>
     where
         F: FnMut() -> Fut,
-        Fut: Future,
+        Fut: AttemptFuture,
     {
         retry(Policy::STANDARD, operation).by_destination(self)
     }
@@ -305,7 +307,7 @@ impl Destination {
     pub fn retry_with<F, Fut>(&self, operation: F) -> Retry<'_, Async<WithAttempt<F>>>
     where
         F: FnMut(Attempt) -> Fut,
-        Fut: Future,
+        Fut: AttemptFuture,
     {
         retry_with(Policy::STANDARD, operation).by_destination(self)
     }

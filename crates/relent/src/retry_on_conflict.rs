@@ -4,7 +4,7 @@ use relent_core::{Failure, Policy};
 
 use crate::classify::{Classify, OutcomeClass};
 use crate::destination::Destination;
-use crate::operation::{Async, NonOverlapping};
+use crate::operation::{Async, AttemptFuture, NonOverlapping};
 use crate::retry::{DefaultClock, Retry};
 
 /// The outcome of a write.
@@ -75,7 +75,7 @@ pub fn retry_on_conflict<F, Fut, T, E>(
 ) -> Retry<'_, Async<NonOverlapping<F>>, ByWriteOutcome>
 where
     F: FnMut() -> Fut,
-    Fut: Future<Output = WriteOutcome<T, E>>,
+    Fut: AttemptFuture<Output = WriteOutcome<T, E>>,
 {
     let operation = Async::new(NonOverlapping(whole));
     Retry::new(policy, operation, DefaultClock::default()).classify_with(ByWriteOutcome)
@@ -107,7 +107,7 @@ impl Destination {
     ) -> Retry<'_, Async<NonOverlapping<F>>, ByWriteOutcome>
     where
         F: FnMut() -> Fut,
-        Fut: Future<Output = WriteOutcome<T, E>>,
+        Fut: AttemptFuture<Output = WriteOutcome<T, E>>,
     {
         retry_on_conflict(Policy::STANDARD, whole).by_destination(self)
     }
