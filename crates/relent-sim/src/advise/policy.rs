@@ -80,18 +80,13 @@ pub(super) fn write(
     comment(
         &mut text,
         &format!(
-            "For {}: {} requests per second with a capacity of {}, {} client {}. Latency in normal \
+            "For {}: {} requests per second with a capacity of {}, {}. Latency in normal \
              operation, from {}: {}. Each value has its reason beside it; values that are not here have their \
              default (relent policy show standard).",
             service.name,
             figure(service.rate),
             figure(size.capacity),
-            service.processes,
-            if service.processes == 1 {
-                "process"
-            } else {
-                "processes"
-            },
+            counted_processes("client process", service),
             latency.source,
             given.join(", "),
         ),
@@ -246,11 +241,11 @@ fn budget(text: &mut String, service: &Description, size: Size, hedges: &Hedges)
     comment(
         text,
         &format!(
-            "{why} {paid} The initial tokens of {} processes add up: at most 10 for each, and all together no more \
+            "{why} {paid} The initial tokens of {} add up: at most 10 for each, and all together no more \
              than the spare capacity of a second. Most of them are reserved for failures that load does not cause. \
              Time adds none, a timeout costs three, a successful retry nothing, and a retry that the budget cannot pay \
              is queued at the circuit breaker, all as in `standard`.",
-            service.processes
+            counted_processes("process", service)
         ),
     );
     let _ = writeln!(
@@ -259,6 +254,14 @@ fn budget(text: &mut String, service: &Description, size: Size, hedges: &Hedges)
          true\nrefund_on_success = true",
         figure(ratio)
     );
+}
+
+/// The number of client processes with its noun.
+fn counted_processes(noun: &str, service: &Description) -> String {
+    match service.processes {
+        1 => format!("1 {noun}"),
+        count => format!("{count} {noun}es"),
+    }
 }
 
 fn circuit_breaker(text: &mut String, service: &Description, size: Size) {
@@ -272,9 +275,9 @@ fn circuit_breaker(text: &mut String, service: &Description, size: Size) {
         &format!(
             "Requests are queued while the service is down, and single probes go out. The longest time between two: \
              5 % of the typical outage of {}, from 500 ms to 5 s, so that its end is detected soon; longer if {} \
-             processes together would probe with more than 5 % of the capacity.",
+             together would probe with more than 5 % of the capacity.",
             exact(service.failure.outage),
-            service.processes
+            counted_processes("process", service)
         ),
     );
     let _ = writeln!(
