@@ -254,6 +254,9 @@ fn step(seen: &Seen, before: &mut u32) -> Step {
         "/to-echo" => redirect("302 Found", "/echo"),
         "/loop" => redirect("307 Temporary Redirect", "/loop"),
         "/empty" => redirect("302 Found", ""),
+        "/no-location" => {
+            Step::Answer(b"HTTP/1.1 302 Found\r\ncontent-length: 6\r\n\r\nmoved\n".to_vec())
+        }
         "/javascript" => redirect("302 Found", "javascript:alert(1)"),
         "/cut" => raw("HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nhel"),
         "/close" => raw(""),
