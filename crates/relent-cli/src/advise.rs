@@ -11,7 +11,7 @@ use relent_sim::study::{RunResult, run_all};
 use relent_sim::{Scenario, mean_bound, ranking};
 
 use crate::console::{counted, print};
-use crate::quit::ExitError;
+use crate::exit_status::ExitError;
 use crate::simulate::charts::Charts;
 use crate::simulate::input::{NamedItem, load_policy, read_at_most};
 use crate::simulate::options::{Report, Seeds, Threads};

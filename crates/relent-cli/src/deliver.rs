@@ -20,7 +20,7 @@ mod worker;
 
 use clap::Subcommand;
 
-use crate::quit::ExitError;
+use crate::exit_status::ExitError;
 use crate::runtime::block_on;
 
 /// The end of `relent deliver --help`.

@@ -42,8 +42,8 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::admission::report_no_hedging;
 use crate::console::{print, report_error};
+use crate::exit_status::ExitError;
 use crate::live::{Countdown, NextRetry, SessionMessages};
-use crate::quit::ExitError;
 use crate::signals::{Signals, ignore_file_size_signal};
 use crate::trace_out::TraceOut;
 pub(crate) use args::{AFTER_HELP, FetchArgs};

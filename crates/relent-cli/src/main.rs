@@ -13,13 +13,13 @@ mod console;
 #[cfg(feature = "deliver")]
 mod deliver;
 mod destination;
+mod exit_status;
 mod fetch;
 mod human;
 mod live;
 mod options;
 mod pages;
 mod policy;
-mod quit;
 mod run;
 mod runtime;
 mod schedule;
@@ -40,7 +40,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use relent::policy::nearest;
 
-use crate::quit::ExitError;
+use crate::exit_status::ExitError;
 use crate::runtime::block_on;
 
 const AFTER_HELP: &str = "\
@@ -136,11 +136,11 @@ fn main() {
         Ok(cli) => cli.command.run(),
         Err(error) => report_parse_error(&error),
     };
-    std::process::exit(status.unwrap_or_else(|quit| {
-        if !quit.message.is_empty() {
-            console::report_error(&quit.message);
+    std::process::exit(status.unwrap_or_else(|error| {
+        if !error.message.is_empty() {
+            console::report_error(&error.message);
         }
-        quit.status
+        error.status
     }));
 }
 

@@ -6,7 +6,7 @@ use clap::Command;
 use clap_complete::Shell;
 
 use crate::console::print;
-use crate::quit::ExitError;
+use crate::exit_status::ExitError;
 
 /// Prints the completions for a shell.
 ///

@@ -11,7 +11,7 @@ use relent::policy::{PolicyFile, Severity};
 use relent::{NamedPolicy, Policy, presets};
 
 use crate::console::{print, report_error};
-use crate::quit::ExitError;
+use crate::exit_status::ExitError;
 
 /// The end of `relent policy --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -118,9 +118,9 @@ fn check(policies: &[String]) -> Result<(), ExitError> {
                     EXIT_WARNINGS
                 }
             }
-            Err(quit) => {
-                report_error(&quit.message);
-                quit.status
+            Err(error) => {
+                report_error(&error.message);
+                error.status
             }
         };
         if gravity(status) > gravity(worst) {

@@ -16,9 +16,9 @@ use relent::{Failure, Policy, Summary, VirtualClock};
 use relent_http::{HintOptions, RequestInfo};
 
 use crate::console::{print, say};
+use crate::exit_status::ExitError;
 use crate::human::human;
 use crate::options::{PolicyOptions, ResolvedPolicy};
-use crate::quit::ExitError;
 use crate::trace_out::{self, TraceOut};
 
 use row::Row;

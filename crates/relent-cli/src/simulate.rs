@@ -14,7 +14,7 @@ mod table;
 
 use clap::Subcommand;
 
-use crate::quit::ExitError;
+use crate::exit_status::ExitError;
 
 /// The end of `relent simulate --help`.
 pub(crate) const AFTER_HELP: &str = "\

@@ -8,7 +8,7 @@ use super::list::{EndFilter, MessageFilter, MessageState, report_no_messages};
 use super::server::{Connection, encoded, json};
 use super::values::segment;
 use crate::console::{counted, print, say};
-use crate::quit::ExitError;
+use crate::exit_status::ExitError;
 
 /// The end of `relent deliver replay --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -129,12 +129,12 @@ async fn each(args: IdArgs, act: &str, done: &str) -> Result<(), ExitError> {
                 say(&format!("{id} {done}{waits}"));
                 became.push(json!({ "id": id, "done": true }));
             }
-            Err(quit) => {
-                say(&format!("{id}: {}", quit.message));
-                became.push(json!({ "id": id, "done": false, "detail": quit.message }));
+            Err(error) => {
+                say(&format!("{id}: {}", error.message));
+                became.push(json!({ "id": id, "done": false, "detail": error.message }));
                 result = Err(ExitError {
                     message: String::new(),
-                    ..quit
+                    ..error
                 });
             }
         }

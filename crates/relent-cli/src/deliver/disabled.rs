@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::list::full_name;
 use super::server::{Server, encoded, text, wait_text};
 use crate::console::say;
-use crate::quit::ExitError;
+use crate::exit_status::ExitError;
 
 /// Lists all endpoints.
 pub(super) async fn all(server: &Server) -> Result<Vec<Value>, ExitError> {

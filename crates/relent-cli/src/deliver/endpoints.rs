@@ -17,8 +17,8 @@ use super::server::{Connection, Server, Version, encoded, json, relative_time, s
 use super::values::{acknowledged, count, endpoint_name, secret, signing_key, tenant_and_name};
 use super::wait::{WAIT_LIMIT, WaitLimit, wait_limit};
 use crate::console::{counted, print, say};
+use crate::exit_status::ExitError;
 use crate::human::human;
-use crate::quit::ExitError;
 
 /// The end of `relent deliver endpoints --help`.
 pub(crate) const AFTER_HELP: &str = "\

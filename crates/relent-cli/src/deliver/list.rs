@@ -11,7 +11,7 @@ use super::server::{
 };
 use super::values::{count, segment, tenant_and_name};
 use crate::console::{counted, print, say};
-use crate::quit::ExitError;
+use crate::exit_status::ExitError;
 
 /// The end of `relent deliver list --help`.
 pub(crate) const AFTER_HELP: &str = "\

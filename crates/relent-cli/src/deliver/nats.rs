@@ -14,7 +14,7 @@ use relent_outbox_nats::async_nats::{
 use relent_outbox_nats::{Queue, QueueName};
 
 use crate::console::say;
-use crate::quit::ExitError;
+use crate::exit_status::ExitError;
 
 #[derive(Args, Debug)]
 #[command(next_help_heading = "NATS")]

@@ -11,7 +11,7 @@ use relent_outbox::secrets::fingerprint;
 use super::serve::{WriteError, write_new};
 use super::values::random_key;
 use crate::console::{print, say};
-use crate::quit::ExitError;
+use crate::exit_status::ExitError;
 
 /// The end of `relent deliver new-key --help`.
 pub(crate) const AFTER_HELP: &str = "\

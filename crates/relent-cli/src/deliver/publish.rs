@@ -9,7 +9,7 @@ use super::disabled::say_disabled;
 use super::send::payload;
 use super::server::{Connection, json, text};
 use crate::console::{print, say};
-use crate::quit::ExitError;
+use crate::exit_status::ExitError;
 
 /// The end of `relent deliver publish --help`.
 pub(crate) const AFTER_HELP: &str = "\

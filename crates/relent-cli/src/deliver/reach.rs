@@ -7,7 +7,7 @@ use relent_outbox::guard::{AddressGuard, Network};
 use relent_outbox::sender::{Sender, SenderConfig, certificates};
 use rustls::pki_types::CertificateDer;
 
-use crate::quit::ExitError;
+use crate::exit_status::ExitError;
 
 #[derive(Args, Debug)]
 pub(super) struct ReceiverOptions {

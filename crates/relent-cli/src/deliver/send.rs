@@ -29,9 +29,9 @@ use super::server::{Connection, json, sanitized, text};
 use super::values::{acknowledged, tenant_and_name};
 use super::wait::{WAIT_LIMIT, WaitLimit, wait, wait_limit};
 use crate::console::{print, say};
+use crate::exit_status::ExitError;
 use crate::human::human;
 use crate::options::duration;
-use crate::quit::ExitError;
 use crate::signals::Signals;
 
 /// The end of `relent deliver send --help`.

@@ -28,8 +28,8 @@ use super::server::{DEFAULT_ADDRESS, DEFAULT_TOKEN_FILE, sanitized};
 use super::store::{STORE, StoreLocation, connect, folder_of, open, read};
 use super::values::listen_address;
 use crate::console::say;
+use crate::exit_status::ExitError;
 use crate::options::duration;
-use crate::quit::ExitError;
 use crate::signals::Signals;
 
 /// The end of `relent deliver serve --help`.

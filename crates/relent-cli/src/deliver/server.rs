@@ -22,10 +22,10 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::console::say;
+use crate::exit_status::ExitError;
 use crate::fetch::network_errors::{host_and_port, root, without_number};
 use crate::human::human;
 use crate::options::duration;
-use crate::quit::ExitError;
 
 /// The default address of the server.
 pub(super) const DEFAULT_ADDRESS: &str = "127.0.0.1:8480";
@@ -111,7 +111,7 @@ impl Version {
 
 /// The error of a request without a result.
 struct RequestFailure {
-    quit: ExitError,
+    error: ExitError,
     /// The API says that the resource does not exist.
     is_missing: bool,
     /// The server may be starting: another attempt within [`Connection::wait_for_server`] can succeed.
@@ -119,9 +119,9 @@ struct RequestFailure {
 }
 
 impl RequestFailure {
-    fn finally(quit: ExitError) -> Self {
+    fn finally(error: ExitError) -> Self {
         Self {
-            quit,
+            error,
             is_missing: false,
             is_starting: false,
         }
@@ -184,7 +184,7 @@ impl Server {
         match self.send_with_retry(Method::GET, path, None, None).await {
             Ok(Answer { value, tag }) => Ok(Some((value, Version::Tag(tag)))),
             Err(failure) if failure.is_missing => Ok(None),
-            Err(failure) => Err(failure.quit),
+            Err(failure) => Err(failure.error),
         }
     }
 
@@ -221,7 +221,7 @@ impl Server {
     ) -> Result<Value, ExitError> {
         let sent = self.send_with_retry(method, path, body, version).await;
         sent.map(|answer| answer.value)
-            .map_err(|failure| failure.quit)
+            .map_err(|failure| failure.error)
     }
 
     /// Sends a request, and retries while the server may be starting. Every request of the API may be repeated; one with
@@ -290,7 +290,7 @@ impl Server {
         let is_problem = value
             .as_ref()
             .is_some_and(|value| value["detail"].is_string());
-        let quit = match value {
+        let error = match value {
             Some(value) if status.is_success() => return Ok(Answer { value, tag }),
             Some(problem) if is_problem => ExitError::failed(match status {
                 StatusCode::UNAUTHORIZED => format!(
@@ -311,7 +311,7 @@ impl Server {
             )),
         };
         Err(RequestFailure {
-            quit,
+            error,
             is_missing: is_problem && status == StatusCode::NOT_FOUND,
             is_starting: status == StatusCode::SERVICE_UNAVAILABLE,
         })
@@ -360,7 +360,7 @@ impl Server {
             cause => format!("{cause}: {root} ({place})"),
         };
         RequestFailure {
-            quit: ExitError::failed(format!(
+            error: ExitError::failed(format!(
                 "{} does not respond: {reason}; start it with `relent deliver serve`, or name another with --server",
                 self.base
             )),

@@ -10,8 +10,8 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use relent_outbox::endpoint::Acknowledgement;
 use relent_outbox::secrets::is_fingerprint;
 
+use crate::exit_status::ExitError;
 use crate::options::digits;
-use crate::quit::ExitError;
 
 /// 32 random bytes of the operating system.
 pub(super) fn random_key() -> io::Result<[u8; 32]> {

@@ -11,8 +11,8 @@ use relent_http::webhook::{
 
 use super::server::{PointInTime, moment};
 use crate::console::{print, say};
+use crate::exit_status::ExitError;
 use crate::options::duration;
-use crate::quit::ExitError;
 
 /// The end of `relent deliver verify --help`.
 pub(crate) const AFTER_HELP: &str = "\

@@ -9,9 +9,9 @@ use tokio::time::{Instant, sleep, timeout};
 use super::list::attempt_line;
 use super::server::{Server, encoded, text, wait_text};
 use crate::console::say;
+use crate::exit_status::ExitError;
 use crate::human::human;
 use crate::options::duration;
-use crate::quit::ExitError;
 
 /// The interval at which the state of a message is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);

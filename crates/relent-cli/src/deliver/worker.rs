@@ -14,8 +14,8 @@ use super::reach::ReceiverOptions;
 use super::serve::cannot_listen;
 use super::values::{count, listen_address};
 use crate::console::say;
+use crate::exit_status::ExitError;
 use crate::options::duration;
-use crate::quit::ExitError;
 use crate::signals::Signals;
 
 /// The end of `relent deliver worker --help`.

@@ -22,7 +22,7 @@ use super::progress::{Progress, SharedBar};
 use super::write_out::SharedFetchData;
 use crate::console::report_error;
 use crate::destination::OutputTarget;
-use crate::quit::ExitError;
+use crate::exit_status::ExitError;
 use crate::spool::{self, Spool};
 use crate::stdout;
 use crate::writing::write_all;

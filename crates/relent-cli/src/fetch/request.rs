@@ -17,7 +17,7 @@ use tempfile::TempPath;
 
 use super::args::FetchArgs;
 use super::data;
-use crate::quit::ExitError;
+use crate::exit_status::ExitError;
 
 /// curl's status for data that cannot be read.
 const UNREADABLE: i32 = 26;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use reqwest::{Certificate, ClientBuilder, Identity};
 
 use super::args::FetchArgs;
-use crate::quit::ExitError;
+use crate::exit_status::ExitError;
 
 /// curl's status for a client certificate that cannot be used.
 const EXIT_CLIENT_CERT: i32 = 58;

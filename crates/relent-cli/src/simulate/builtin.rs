@@ -7,7 +7,7 @@ use relent_sim::advise::Description;
 use relent_sim::{Scenario, advise, scenarios};
 
 use crate::console::print;
-use crate::quit::ExitError;
+use crate::exit_status::ExitError;
 
 /// The end of `relent simulate list --help`.
 pub(super) const LIST_HELP: &str = "\

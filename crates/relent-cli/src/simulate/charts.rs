@@ -12,7 +12,7 @@ use relent_sim::{Arrivals, Recording, Scenario, TooManyEvents};
 use super::input::NamedItem;
 use super::ranked::OFF;
 use crate::destination::{NewFile, OutputFile};
-use crate::quit::ExitError;
+use crate::exit_status::ExitError;
 
 type Recorded = Result<Recording, TooManyEvents>;
 

@@ -12,8 +12,8 @@ use super::options::{PolicyList, Threads};
 use super::progress::progress;
 use super::ranked;
 use crate::console::print;
+use crate::exit_status::ExitError;
 use crate::options::seed;
-use crate::quit::ExitError;
 
 /// The end of `relent simulate grid --help`.
 pub(super) const AFTER_HELP: &str = "\

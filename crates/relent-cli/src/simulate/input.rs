@@ -6,7 +6,7 @@ use std::path::Path;
 
 use relent::{NamedPolicy, Policy};
 
-use crate::quit::ExitError;
+use crate::exit_status::ExitError;
 
 /// The most bytes of a scenario and of a grid: 1 MiB.
 pub(super) const MAX_SCENARIO_BYTES: u64 = 1 << 20;

@@ -10,8 +10,8 @@ use relent::Policy;
 use super::charts;
 use super::input::{NamedItem, load_policy};
 use super::ranked::OFF;
+use crate::exit_status::ExitError;
 use crate::options::seed;
-use crate::quit::ExitError;
 
 /// The most seeds, scenarios and threads: more do not improve the result.
 const MAX_COUNT: u64 = 10_000;

@@ -14,8 +14,8 @@ use super::options::{PolicyList, Threads, count};
 use super::progress::progress;
 use super::ranked::OFF;
 use crate::console::print;
+use crate::exit_status::ExitError;
 use crate::options::seed;
-use crate::quit::ExitError;
 
 /// The end of `relent simulate random --help`.
 pub(super) const AFTER_HELP: &str = "\

@@ -15,7 +15,7 @@ use super::options::{PolicyList, Report, Seeds, Threads};
 use super::progress::progress;
 use super::ranked;
 use crate::console::print;
-use crate::quit::ExitError;
+use crate::exit_status::ExitError;
 
 /// The end of `relent simulate run --help`.
 pub(super) const AFTER_HELP: &str = "\
