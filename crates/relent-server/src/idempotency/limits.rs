@@ -26,7 +26,8 @@ pub struct Limits {
     /// The time for a claim, including all attempts and the wait for a connection: 1 s by default. After that the
     /// request is rejected with 503, and the claim is given back.
     pub claim: Duration,
-    /// The time for a handler, whose lease is renewed meanwhile: 2 h by default. After that its outcome is unknown.
+    /// The time for a handler, whose lease is renewed meanwhile: 2 h by default. After that its outcome is unknown. If
+    /// its service never became ready, the request is rejected with 503.
     pub execution: Duration,
     /// The time for a handler after its client has disconnected: 60 s by default. After that its outcome is unknown.
     pub disconnected: Duration,

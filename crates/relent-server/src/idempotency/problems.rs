@@ -295,7 +295,8 @@ impl Rejection {
             Self::AnswerNotKept => (
                 StatusCode::GONE,
                 "idempotency-answer-not-kept",
-                "the request with this Idempotency-Key is done, and its answer was too long, or too slow, to be kept",
+                "the request with this Idempotency-Key is done, and its answer was not kept: it was too long, too slow, or \
+                 a stream",
             ),
             Self::Busy => (
                 StatusCode::SERVICE_UNAVAILABLE,

@@ -104,7 +104,12 @@ impl<S: Store> Server<S> {
                     Err(payload) => Some(ClientResult::Panic(payload)),
                 },
                 () = &mut limit_reached => Some(ClientResult::Nothing),
+                () = held.lost() => Some(ClientResult::Nothing),
             };
+            if held.is_lost() {
+                // Another execution has the key, and this one has had no effect.
+                return self.stopped(&held);
+            }
             if let Some(given) = not_ready {
                 // The handler has not started.
                 return self
@@ -131,11 +136,7 @@ impl<S: Store> Server<S> {
             };
             let ended = match read {
                 Ok(handled) => self.end(&held, handled).await,
-                Err(Stopped) => {
-                    observe::lease_lost(&held.key);
-                    let refused = Rejection::InFlight(self.common.running.mean());
-                    (RunResult::Rejection(refused), LeaderResult::Open(None))
-                }
+                Err(Stopped) => self.stopped(&held),
             };
             self.common.running.took(began.elapsed());
             drop((permit, slot));
@@ -145,6 +146,13 @@ impl<S: Store> Server<S> {
             ended = run => ended,
             never = self.renew(&held) => match never {},
         }
+    }
+
+    /// Ends an execution whose key another one has.
+    fn stopped<I, R, E>(&self, held: &HeldLease) -> (RunResult<I, R, E>, LeaderResult) {
+        observe::lease_lost(&held.key);
+        let refused = Rejection::InFlight(self.common.running.mean());
+        (RunResult::Rejection(refused), LeaderResult::Open(None))
     }
 
     /// Creates the handler's view of its execution.

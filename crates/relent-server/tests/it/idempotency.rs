@@ -399,13 +399,13 @@ async fn drain_waits_for_running_handlers() {
 
 /// A store that can be unreachable, or lose writes.
 #[derive(Clone)]
-struct Flaky {
+pub(crate) struct Flaky {
     memory: Arc<Memory>,
     away: Arc<Mutex<Away>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Away {
+pub(crate) enum Away {
     Never,
     Always,
     /// Only renewals fail.
@@ -417,7 +417,7 @@ enum Away {
 }
 
 #[derive(Debug)]
-struct IsAway;
+pub(crate) struct IsAway;
 
 impl fmt::Display for IsAway {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -428,12 +428,12 @@ impl fmt::Display for IsAway {
 impl std::error::Error for IsAway {}
 
 impl Flaky {
-    fn new(away: Away) -> Self {
+    pub(crate) fn new(away: Away) -> Self {
         let (memory, away) = (Arc::new(Memory::new()), Arc::new(Mutex::new(away)));
         Self { memory, away }
     }
 
-    fn set(&self, away: Away) {
+    pub(crate) fn set(&self, away: Away) {
         *self.away.lock().unwrap() = away;
     }
 

@@ -29,6 +29,8 @@ use tokio::time::{Instant, sleep};
 use tower::limit::ConcurrencyLimit;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
+use crate::idempotency::{Away, Flaky};
+
 type Bodies = UnsyncBoxBody<Bytes, Infallible>;
 
 fn whole(text: impl Into<Bytes>) -> Bodies {
@@ -466,6 +468,48 @@ async fn a_disconnected_request_whose_service_is_not_ready_never_runs() {
     sleep(Duration::from_secs(600)).await;
     assert_eq!(runs.load(Ordering::SeqCst), 1);
     assert_eq!(layer.unknown_outcomes().find(None, 9).await.unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_never_starts_after_its_lease_is_lost() {
+    let store = Flaky::new(Away::Renewals);
+    let runs = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&runs);
+    let handler = service_fn(move |request: Request<Body<Bodies>>| {
+        let is_slow = request.uri().path() == "/slow";
+        counted.fetch_add(u32::from(!is_slow), Ordering::SeqCst);
+        async move {
+            if is_slow {
+                sleep(Duration::from_secs(3600)).await;
+            }
+            Ok::<_, Infallible>(Response::new(whole("paid")))
+        }
+    });
+    // Two layers act as two processes. While the body arrives at the first, another request takes its only place.
+    let [first, second] = [0, 1].map(|_| IdempotencyLayer::anonymous(store.clone()));
+    let busy = first.layer(ConcurrencyLimit::new(handler.clone(), 1));
+    let body = async { sleep(Duration::from_secs(1)).await };
+    let body = frames(stream::once(body.map(|()| Bytes::from("5 EUR"))));
+    let waits = tokio::spawn(busy.clone().oneshot(upload("/", "", "k", body)));
+    settle().await;
+    let other = tokio::spawn(busy.oneshot(pay("/slow", "other")));
+    sleep(Duration::from_secs(32)).await;
+    // The lease has expired, and an operator finds out that nothing has happened.
+    store.set(Away::Never);
+    let outcomes = second.unknown_outcomes();
+    for found in outcomes.find(None, 9).await.unwrap() {
+        let resolved = outcomes.resolve(&found, Resolution::NotApplied).await;
+        resolved.unwrap();
+    }
+    let service = second.layer(handler);
+    let response = service.oneshot(pay("/", "k")).await.unwrap();
+    assert_eq!(response.status(), 200);
+    assert!(!response.headers().contains_key("idempotent-replayed"));
+    // The first process learns that from its next renewal.
+    assert_eq!(waits.await.unwrap().unwrap().status(), 409);
+    assert!(!other.is_finished());
+    other.await.unwrap().unwrap();
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test(start_paused = true)]
