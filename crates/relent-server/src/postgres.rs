@@ -14,6 +14,7 @@ mod error;
 mod sqlx;
 
 use std::error::Error;
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -66,7 +67,8 @@ where
 }
 
 /// Takes a connection from the pool within this time.
-pub(crate) async fn connect<C: Connections>(
+#[doc(hidden)] // For relent-outbox, as are the items below.
+pub async fn connect<C: Connections>(
     pool: &C,
     limit: Duration,
 ) -> Result<C::Connection, ConnectionError> {
@@ -75,6 +77,7 @@ pub(crate) async fn connect<C: Connections>(
 }
 
 /// An error of a store that may come from a connection.
+#[doc(hidden)]
 pub trait OfConnection: From<ConnectionError> {
     /// Returns the error of the connection; `None` if the error has another origin.
     fn connection_error(&self) -> Option<&ConnectionError>;
@@ -99,17 +102,37 @@ pub(crate) fn in_time<C: Connections, T, E: OfConnection>(
 /// A connection without the reply to its call. The caller may drop the call, since it waits no longer than it likes.
 /// Then no caller learns whether the server is dead, and the next caller would get the connection. So it returns to the
 /// pool after a reply to a further statement, or is discarded. Until then it counts in the size of the pool.
-pub(crate) struct Unanswered<C: Connections> {
-    pub(crate) connection: Option<C::Connection>,
+#[doc(hidden)]
+pub struct Unanswered<C: Connections> {
+    /// `None` before the call and after its reply.
+    pub connection: Option<C::Connection>,
     limit: Duration,
 }
 
 impl<C: Connections> Unanswered<C> {
-    pub(crate) const fn new(limit: Duration) -> Self {
+    /// A call that waits for its reply, and for that of the further statement, for at most `limit`.
+    #[must_use]
+    pub const fn new(limit: Duration) -> Self {
         Self {
             connection: None,
             limit,
         }
+    }
+
+    /// Returns the result of the work. A connection that is of no more use leaves the pool.
+    pub fn in_time<T, E: OfConnection>(
+        mut self,
+        worked: Result<Result<T, E>, Elapsed>,
+    ) -> Result<T, E> {
+        in_time::<C, _, _>(self.connection.take(), self.limit, worked)
+    }
+}
+
+impl<C: Connections> fmt::Debug for Unanswered<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unanswered")
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
     }
 }
 

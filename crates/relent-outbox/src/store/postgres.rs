@@ -3,26 +3,29 @@
 /// Runs statements in a transaction, with a time limit.
 macro_rules! transact {
     ($store:expr, $transaction:ident => $work:expr) => {{
+        let mut unanswered = $crate::store::postgres::Unanswered::new($store.max_wait);
         let client = connect(&$store.pool, $store.max_wait).await?;
+        let client = &*unanswered.connection.insert(client);
         let done = timeout($store.max_wait, async {
-            let begun = Transaction::new(&client);
+            let begun = Transaction::new(client);
             let $transaction = &begun;
             let done = $work.await?;
             begun.commit().await?;
             Ok(done)
         });
         let done = done.await;
-        in_time(client, $store.max_wait, done)
+        unanswered.in_time(done)
     }};
 }
 
 /// Runs read statements, with a time limit.
 macro_rules! read {
     ($store:expr, $client:ident => $work:expr) => {{
+        let mut unanswered = $crate::store::postgres::Unanswered::new($store.max_wait);
         let client = connect(&$store.pool, $store.max_wait).await?;
-        let $client = &client;
+        let $client = &*unanswered.connection.insert(client);
         let done = timeout($store.max_wait, $work).await;
-        in_time(client, $store.max_wait, done)
+        unanswered.in_time(done)
     }};
 }
 
@@ -41,11 +44,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use relent_server::postgres::{
-    Client, ConnectionError, OfConnection, Pool, Transaction as CallerTransaction,
-};
+use relent_server::postgres::{Pool, Transaction as CallerTransaction, connect};
 use tokio::sync::broadcast;
-use tokio::time::{error::Elapsed, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{AsyncMessage, Config, Socket};
 
@@ -59,6 +60,8 @@ use super::{
 };
 use crate::endpoint::{Activity, Endpoint};
 use crate::message::{MessageId, NewEvent, NewMessage};
+
+type Unanswered = relent_server::postgres::Unanswered<Pool>;
 
 /// An outbox in a PostgreSQL database: durable, for producers and workers on many machines.
 ///
@@ -450,29 +453,6 @@ where
         ended = notify_local => ended,
         ended = gone => ended,
     }
-}
-
-/// Gets a connection from the pool, within this time.
-async fn connect(pool: &Pool, limit: Duration) -> Result<Client, ConnectionError> {
-    match timeout(limit, pool.get()).await {
-        Ok(client) => Ok(client?),
-        Err(_) => Err(ConnectionError::TimedOut(limit)),
-    }
-}
-
-/// Returns the result of work with this connection. One that may hang, or whose server has become read-only, leaves the
-/// pool.
-fn in_time<T, E: OfConnection>(
-    client: Client,
-    limit: Duration,
-    worked: Result<Result<T, E>, Elapsed>,
-) -> Result<T, E> {
-    let worked = worked.unwrap_or_else(|_| Err(ConnectionError::TimedOut(limit).into()));
-    let error = worked.as_ref().err().and_then(E::connection_error);
-    if error.is_some_and(ConnectionError::invalidates_connection) {
-        drop(Client::take(client));
-    }
-    worked
 }
 
 impl Store for Postgres {

@@ -99,6 +99,7 @@ impl ConnectionError {
 
     /// Returns whether the connection has to leave its pool. After a timeout it may never respond. A read-only server
     /// was the primary before a failover, and keeps its connections open.
+    #[doc(hidden)]
     #[must_use]
     pub fn invalidates_connection(&self) -> bool {
         matches!(self, Self::TimedOut(_))

@@ -176,7 +176,7 @@ impl<C: Connections> Store for Postgres<C> {
             Ok::<_, PostgresError>(claim.await?.claimed)
         };
         let claimed = timeout(self.max_wait, claim).await;
-        in_time::<C, _, _>(unanswered.connection.take(), self.max_wait, claimed)
+        unanswered.in_time(claimed)
     }
 
     async fn write(
@@ -191,7 +191,7 @@ impl<C: Connections> Store for Postgres<C> {
         let session = &mut **unanswered.connection.insert(connection);
         let write = self.sql.write(session, key, lease, &change, config);
         let written = timeout(self.max_wait, write).await;
-        in_time::<C, _, _>(unanswered.connection.take(), self.max_wait, written)
+        unanswered.in_time(written)
     }
 
     async fn find_unknown(

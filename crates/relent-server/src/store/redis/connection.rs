@@ -94,7 +94,9 @@ fn is_alive(error: &RedisError) -> bool {
     match error.kind() {
         ErrorKind::Server(ServerErrorKind::ReadOnly) => false,
         // Before Redis 7 the error of a script has a code of its own, and contains that of its command.
-        ErrorKind::Server(_) => !error.to_string().contains("READONLY"),
+        ErrorKind::Server(_) | ErrorKind::Extension => !error.to_string().contains("READONLY"),
+        // The reply has another form than expected.
+        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => true,
         _ => false,
     }
 }
