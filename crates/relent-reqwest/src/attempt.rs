@@ -119,7 +119,7 @@ impl Future for SendFuture {
         let mut this = self.project();
         let mut outcome = ready!(this.call.as_mut().poll(context));
         if let (Ok(response), Some(again)) = (&outcome, this.redirected.take())
-            && RedirectedRequest::by(response)
+            && again.1.by(response)
         {
             let (mut http, again) = (&again.0, again.1);
             this.call.set(http.call(again.into_request()));

@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, stream};
-use http::StatusCode;
 use http::header::LOCATION;
+use http::{Method, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use relent_http::attempt::{BodyTurns, UnchangedFile, Upload};
@@ -95,12 +95,16 @@ impl RedirectedRequest {
         }))
     }
 
-    /// Whether this response is a redirect that keeps the body.
-    pub(crate) fn by(response: &reqwest::Response) -> bool {
-        matches!(
-            response.status(),
-            StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT
-        ) && response.headers().contains_key(LOCATION)
+    /// Whether this response is a redirect that keeps the body. 301 and 302 make a GET of a POST only.
+    pub(crate) fn by(&self, response: &reqwest::Response) -> bool {
+        let keeps = match response.status() {
+            StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT => true,
+            StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND => {
+                *self.request.method() != Method::POST
+            }
+            _ => false,
+        };
+        keeps && response.headers().contains_key(LOCATION)
     }
 
     /// The request with a body that reqwest can send on. The first connection releases its body.

@@ -98,8 +98,8 @@ fn track(policy: Policy, kind: TrackedPolicy) -> Policy {
 /// In a program with reqwest's feature `cookies`, it ends at the second one, because the cookies may differ.
 ///
 /// If a [`Client`](crate::Client) builds the reqwest client ([`Client::from_builder`](crate::Client::from_builder)),
-/// each other redirect that cannot be followed is an error, too: one without a valid `Location`, and a 307 or 308 whose
-/// request has a stream as its body. reqwest alone returns these redirects as responses.
+/// each other redirect that cannot be followed is an error, too: one without a valid `Location`, and one that keeps a
+/// request body which is not in memory. reqwest alone returns these redirects as responses.
 ///
 /// ```
 /// use relent_reqwest::{default_builder, limit_redirects};
@@ -253,7 +253,7 @@ impl fmt::Display for RedirectRefused {
             Refusal::NotUrl => f.write_str("redirect not followed: its Location is not a URL"),
             Refusal::Body => write!(
                 f,
-                "redirect to {to}: the body of the request is a stream, which cannot be sent again"
+                "redirect to {to}: the body of the request is not in memory, and is not sent again"
             ),
             Refusal::Loop => write!(
                 f,

@@ -210,10 +210,10 @@ async fn a_service_that_collects_a_long_body_gets_all_of_it() {
     assert!(body.collect().await.unwrap().to_bytes() == content);
 }
 
-/// On a 307 or 308 reqwest sends only a body that is in one piece.
+/// reqwest sends only a body that is in one piece to another URL.
 #[tokio::test]
-async fn a_long_body_is_sent_again_after_a_307_or_308() {
-    for status in [307, 308] {
+async fn a_long_body_of_a_put_is_sent_again_after_a_redirect() {
+    for status in [301, 302, 307, 308] {
         let server = Server::answering(move |_, seen| {
             Step::Answer(match seen.path() {
                 "/" => response(status, &[("location", "/there")], ""),
