@@ -6,7 +6,7 @@ use axum::http::header::{
     AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, COOKIE, HeaderMap, REFERRER_POLICY,
     WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use tokio::time::timeout;
@@ -69,17 +69,7 @@ pub(super) async fn guard<S: Store>(
             response
         }
         () if !may_pass => Redirect::to("/login").into_response(),
-        () => match timeout(REQUEST_TIMEOUT, run(&api, program, request, next)).await {
-            Ok(response) => response,
-            Err(_) => refuse(
-                StatusCode::SERVICE_UNAVAILABLE,
-                format!(
-                    "it took longer than {} s, and it is unknown whether it was done: send it again",
-                    REQUEST_TIMEOUT.as_secs()
-                ),
-            )
-            .into_response(),
-        },
+        () => run(&api, program, request, next).await,
     };
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -91,12 +81,31 @@ pub(super) async fn guard<S: Store>(
 
 /// Runs the handler. The body of a program's request needs memory, which all of them share; that of a form is short.
 async fn run<S>(api: &Api<S>, program: bool, request: Request, next: Next) -> Response {
-    let length = request.body().size_hint().upper();
+    let limit = REQUEST_TIMEOUT;
+    let length = match *request.method() {
+        // No handler reads its body.
+        Method::GET => Some(0),
+        _ => request.body().size_hint().upper(),
+    };
+    let late = |text| refuse(StatusCode::SERVICE_UNAVAILABLE, text).into_response();
     let _memory = match program {
-        true => api.bodies.reserve(length).await,
+        true => match timeout(limit, api.bodies.reserve(length)).await {
+            Ok(memory) => memory,
+            Err(_) => {
+                return late(format!(
+                    "other requests held the memory for bodies for {} s, and nothing was done: send it again",
+                    limit.as_secs()
+                ));
+            }
+        },
         false => None,
     };
-    next.run(request).await
+    timeout(limit, next.run(request)).await.unwrap_or_else(|_| {
+        late(format!(
+            "it took longer than {} s, and it is unknown whether it was done: send it again",
+            limit.as_secs()
+        ))
+    })
 }
 
 /// The token of a program. The scheme is case-insensitive (RFC 9110 §11.1).
