@@ -44,7 +44,10 @@ pub(super) fn segment(text: &str) -> Result<String, String> {
 
 /// Parses the name of an endpoint, alone or after its tenant: `acme/warehouse`.
 pub(super) fn endpoint_name(text: &str) -> Result<String, String> {
-    segment(&tenant_and_name(None, text).1)?;
+    let (tenant, name) = tenant_and_name(None, text);
+    for part in tenant.iter().chain([&name]) {
+        segment(part)?;
+    }
     Ok(text.to_owned())
 }
 

@@ -87,7 +87,7 @@ impl Call<'_> {
         let permit = state.and_then(|entered| entered.stage.take_permit(Permit::has_begun));
         let started = permit.as_ref().map_or(now, Permit::started);
         if permit.as_ref().is_some_and(Permit::is_probe) && BreakerRule::FreeProbe.is_on() {
-            self.session.on_probe();
+            self.session.on_probe(environment.policy());
         }
         let mut outcome = AttemptOutcome::of(failure);
         if permit.is_some()

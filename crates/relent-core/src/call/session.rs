@@ -134,16 +134,20 @@ impl Session {
 
     /// The running attempt was a probe of a destination that is down: it uses up no retry, and the
     /// backoff does not grow. So a queued call survives an outage that is longer than its retries.
-    pub(crate) fn on_probe(&mut self) {
+    pub(crate) fn on_probe(&mut self, policy: &Policy) {
         self.base = self.base.saturating_add(1);
         // The rule of the last failure granted this attempt, unless it is the first.
         let rule = usize::from(self.rule);
         if let Some(retries) = self.rule_retries.get_mut(rule) {
             *retries = retries.saturating_sub(1);
         }
-        match self.rule_steps.get_mut(rule) {
-            Some(step @ 1..) => *step -= 1,
-            _ => self.step = self.step.saturating_sub(1),
+        let has_backoff = policy
+            .rules()
+            .get(rule)
+            .is_some_and(|rule| rule.backoff.is_some());
+        match self.rule_steps.get_mut(rule).filter(|_| has_backoff) {
+            Some(step) => *step = step.saturating_sub(1),
+            None => self.step = self.step.saturating_sub(1),
         }
     }
 

@@ -747,13 +747,17 @@ async fn the_text_of_a_call_queued_after_throttling_does_not_say_that_the_destin
         let call = retry(&policy, throttled).classify(|failure: &Failure| *failure);
         call.destination(&there).await.unwrap_err()
     };
-    let queued = loop {
+    let mut queued = None;
+    for _ in 0..100 {
         let all = futures_util::future::join_all((0..20).map(|_| call())).await;
-        let queued = |gave_up: &relent::GaveUp<_>| gave_up.reason() == StopReason::CircuitBreaker;
-        if let Some(queued) = all.into_iter().find(queued) {
-            break queued;
+        let is_queued =
+            |gave_up: &relent::GaveUp<_>| gave_up.reason() == StopReason::CircuitBreaker;
+        queued = all.into_iter().find(is_queued);
+        if queued.is_some() {
+            break;
         }
-    };
+    }
+    let queued = queued.unwrap();
     assert!(!there.is_down());
     let text = queued.summary().to_string();
     assert!(text.contains("accepts only some calls"), "{text}");
