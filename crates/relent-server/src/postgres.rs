@@ -67,8 +67,7 @@ where
 }
 
 /// Takes a connection from the pool within this time.
-#[doc(hidden)] // For relent-outbox, as are the items below.
-pub async fn connect<C: Connections>(
+pub(crate) async fn connect<C: Connections>(
     pool: &C,
     limit: Duration,
 ) -> Result<C::Connection, ConnectionError> {
@@ -77,40 +76,25 @@ pub async fn connect<C: Connections>(
 }
 
 /// An error of a store that may come from a connection.
-#[doc(hidden)]
+#[doc(hidden)] // For relent-outbox, as is `Checkout`.
 pub trait OfConnection: From<ConnectionError> {
     /// Returns the error of the connection; `None` if the error has another origin.
     fn connection_error(&self) -> Option<&ConnectionError>;
 }
 
-/// Returns the result of the work. A connection that is of no more use leaves the pool.
-pub(crate) fn in_time<C: Connections, T, E: OfConnection>(
+/// A connection that is checked out of its pool for one call. The caller may drop the call, since it waits no longer
+/// than it likes. Then no caller learns whether the server is dead, and the next caller would get the connection. So it
+/// returns to the pool after a reply to a further statement, or is discarded. Until then it counts in the size of the
+/// pool.
+#[doc(hidden)]
+pub struct Checkout<C: Connections> {
+    /// `None` before the call and after its reply.
     connection: Option<C::Connection>,
     limit: Duration,
-    worked: Result<Result<T, E>, Elapsed>,
-) -> Result<T, E> {
-    let worked = worked.unwrap_or_else(|_| Err(ConnectionError::TimedOut(limit).into()));
-    let error = worked.as_ref().err().and_then(E::connection_error);
-    if let Some(connection) = connection
-        && error.is_some_and(ConnectionError::invalidates_connection)
-    {
-        C::discard(connection);
-    }
-    worked
 }
 
-/// A connection without the reply to its call. The caller may drop the call, since it waits no longer than it likes.
-/// Then no caller learns whether the server is dead, and the next caller would get the connection. So it returns to the
-/// pool after a reply to a further statement, or is discarded. Until then it counts in the size of the pool.
-#[doc(hidden)]
-pub struct Unanswered<C: Connections> {
-    /// `None` before the call and after its reply.
-    pub connection: Option<C::Connection>,
-    limit: Duration,
-}
-
-impl<C: Connections> Unanswered<C> {
-    /// A call that waits for its reply, and for that of the further statement, for at most `limit`.
+impl<C: Connections> Checkout<C> {
+    /// For a call that waits for at most `limit`, as do its connection and the further statement.
     #[must_use]
     pub const fn new(limit: Duration) -> Self {
         Self {
@@ -119,24 +103,44 @@ impl<C: Connections> Unanswered<C> {
         }
     }
 
-    /// Returns the result of the work. A connection that is of no more use leaves the pool.
+    /// Takes a connection from the pool.
+    ///
+    /// # Errors
+    /// There is none within the limit.
+    pub async fn connect(&mut self, pool: &C) -> Result<&mut C::Connection, ConnectionError> {
+        let connection = connect(pool, self.limit).await?;
+        Ok(self.connection.insert(connection))
+    }
+
+    /// Returns the result of the call, for which the caller waited until its limit. A connection that is of no more use
+    /// leaves the pool.
+    ///
+    /// # Errors
+    /// The call failed or timed out.
     pub fn in_time<T, E: OfConnection>(
         mut self,
-        worked: Result<Result<T, E>, Elapsed>,
+        called: Result<Result<T, E>, Elapsed>,
     ) -> Result<T, E> {
-        in_time::<C, _, _>(self.connection.take(), self.limit, worked)
+        let called = called.unwrap_or_else(|_| Err(ConnectionError::TimedOut(self.limit).into()));
+        let error = called.as_ref().err().and_then(E::connection_error);
+        if let Some(connection) = self.connection.take()
+            && error.is_some_and(ConnectionError::invalidates_connection)
+        {
+            C::discard(connection);
+        }
+        called
     }
 }
 
-impl<C: Connections> fmt::Debug for Unanswered<C> {
+impl<C: Connections> fmt::Debug for Checkout<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Unanswered")
+        f.debug_struct("Checkout")
             .field("limit", &self.limit)
             .finish_non_exhaustive()
     }
 }
 
-impl<C: Connections> Drop for Unanswered<C> {
+impl<C: Connections> Drop for Checkout<C> {
     fn drop(&mut self) {
         let Some(mut connection) = self.connection.take() else {
             return;

@@ -3,9 +3,8 @@
 /// Runs statements in a transaction, with a time limit.
 macro_rules! transact {
     ($store:expr, $transaction:ident => $work:expr) => {{
-        let mut unanswered = $crate::store::postgres::Unanswered::new($store.max_wait);
-        let client = connect(&$store.pool, $store.max_wait).await?;
-        let client = &*unanswered.connection.insert(client);
+        let mut checkout = relent_server::postgres::Checkout::new($store.max_wait);
+        let client = &*checkout.connect(&$store.pool).await?;
         let done = timeout($store.max_wait, async {
             let begun = Transaction::new(client);
             let $transaction = &begun;
@@ -14,18 +13,17 @@ macro_rules! transact {
             Ok(done)
         });
         let done = done.await;
-        unanswered.in_time(done)
+        checkout.in_time(done)
     }};
 }
 
 /// Runs read statements, with a time limit.
 macro_rules! read {
     ($store:expr, $client:ident => $work:expr) => {{
-        let mut unanswered = $crate::store::postgres::Unanswered::new($store.max_wait);
-        let client = connect(&$store.pool, $store.max_wait).await?;
-        let $client = &*unanswered.connection.insert(client);
+        let mut checkout = relent_server::postgres::Checkout::new($store.max_wait);
+        let $client = &*checkout.connect(&$store.pool).await?;
         let done = timeout($store.max_wait, $work).await;
-        unanswered.in_time(done)
+        checkout.in_time(done)
     }};
 }
 
@@ -44,7 +42,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use relent_server::postgres::{Pool, Transaction as CallerTransaction, connect};
+use relent_server::postgres::{Pool, Transaction as CallerTransaction};
 use tokio::sync::broadcast;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::tls::MakeTlsConnect;
@@ -60,8 +58,6 @@ use super::{
 };
 use crate::endpoint::{Activity, Endpoint};
 use crate::message::{MessageId, NewEvent, NewMessage};
-
-type Unanswered = relent_server::postgres::Unanswered<Pool>;
 
 /// An outbox in a PostgreSQL database: durable, for producers and workers on many machines.
 ///
@@ -354,11 +350,12 @@ impl Postgres {
     pub async fn hint(&self) {
         tell(&self.hints, Hinted::Anything);
         let tell = async {
-            let client = connect(&self.pool, self.max_wait).await?;
-            // In a transaction of its own, which writes nothing.
-            let tell = client.prepare_cached(Self::HINT).await?;
-            client.execute(&tell, &[]).await?;
-            Ok::<_, PostgresError>(())
+            read!(self, client => async {
+                // In a transaction of its own, which writes nothing.
+                let tell = client.prepare_cached(Self::HINT).await?;
+                client.execute(&tell, &[]).await?;
+                Ok::<_, PostgresError>(())
+            })
         };
         drop(timeout(self.max_wait, tell).await);
     }

@@ -18,9 +18,7 @@ pub use self::error::PostgresError;
 use self::statements::{CLOCK, Sql};
 pub(crate) use self::statements::{Found, Mode, NONE_WRITTEN};
 use super::{Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError};
-use crate::postgres::{
-    Connections, IsolationLevel, Pool, SqlSession, Unanswered, connect, in_time,
-};
+use crate::postgres::{Checkout, Connections, IsolationLevel, Pool, SqlSession};
 use crate::server_clock::ServerClock;
 
 /// A store in a PostgreSQL database: durable, for services of many processes.
@@ -137,10 +135,11 @@ impl<C: Connections> Postgres<C> {
     /// The database rejects it, or is unreachable.
     pub async fn create_tables(&self) -> Result<(), PostgresError> {
         let script = [CREATE.0, Postgres::TABLES, CREATE.1].concat();
-        let mut connection = connect(&self.pool, self.max_wait).await?;
-        let create = async { Ok(connection.script(&script).await?) };
+        let mut checkout = Checkout::new(self.max_wait);
+        let session = &mut **checkout.connect(&self.pool).await?;
+        let create = async { Ok(session.script(&script).await?) };
         let created = timeout(self.max_wait, create).await;
-        in_time::<C, _, _>(Some(connection), self.max_wait, created)
+        checkout.in_time(created)
     }
 
     /// Counts a claim, and sometimes removes expired records.
@@ -166,9 +165,8 @@ impl<C: Connections> Store for Postgres<C> {
         config: &ClaimConfig,
     ) -> Result<Claimed, PostgresError> {
         self.count_claim();
-        let connection = connect(&self.pool, self.max_wait).await?;
-        let mut unanswered = Unanswered::<C>::new(self.max_wait);
-        let session = &mut **unanswered.connection.insert(connection);
+        let mut checkout = Checkout::new(self.max_wait);
+        let session = &mut **checkout.connect(&self.pool).await?;
         let sql = &self.sql;
         let claim = async {
             let mode = Mode::Until(&self.clock, Instant::now() + self.max_wait);
@@ -176,7 +174,7 @@ impl<C: Connections> Store for Postgres<C> {
             Ok::<_, PostgresError>(claim.await?.claimed)
         };
         let claimed = timeout(self.max_wait, claim).await;
-        unanswered.in_time(claimed)
+        checkout.in_time(claimed)
     }
 
     async fn write(
@@ -186,12 +184,11 @@ impl<C: Connections> Store for Postgres<C> {
         change: Change,
         config: &ClaimConfig,
     ) -> Result<Lease, WriteError<PostgresError>> {
-        let connection = connect(&self.pool, self.max_wait).await?;
-        let mut unanswered = Unanswered::<C>::new(self.max_wait);
-        let session = &mut **unanswered.connection.insert(connection);
+        let mut checkout = Checkout::new(self.max_wait);
+        let session = &mut **checkout.connect(&self.pool).await?;
         let write = self.sql.write(session, key, lease, &change, config);
         let written = timeout(self.max_wait, write).await;
-        unanswered.in_time(written)
+        checkout.in_time(written)
     }
 
     async fn find_unknown(
@@ -200,10 +197,11 @@ impl<C: Connections> Store for Postgres<C> {
         most: usize,
         config: &ClaimConfig,
     ) -> Result<Vec<UnknownOutcome>, PostgresError> {
-        let mut connection = connect(&self.pool, self.max_wait).await?;
-        let find = self.sql.find_unknown(&mut *connection, after, most, config);
+        let mut checkout = Checkout::new(self.max_wait);
+        let session = &mut **checkout.connect(&self.pool).await?;
+        let find = self.sql.find_unknown(session, after, most, config);
         let found = timeout(self.max_wait, find).await;
-        in_time::<C, _, _>(Some(connection), self.max_wait, found)
+        checkout.in_time(found)
     }
 
     async fn resolve(
@@ -212,19 +210,19 @@ impl<C: Connections> Store for Postgres<C> {
         resolution: Resolution,
         config: &ClaimConfig,
     ) -> Result<(), ResolveError<PostgresError>> {
-        let mut connection = connect(&self.pool, self.max_wait).await?;
-        let resolve = self
-            .sql
-            .resolve(&mut *connection, found, &resolution, config);
+        let mut checkout = Checkout::new(self.max_wait);
+        let session = &mut **checkout.connect(&self.pool).await?;
+        let resolve = self.sql.resolve(session, found, &resolution, config);
         let resolved = timeout(self.max_wait, resolve).await;
-        in_time::<C, _, _>(Some(connection), self.max_wait, resolved)
+        checkout.in_time(resolved)
     }
 
     async fn remove_expired(&self, most: usize) -> Result<usize, PostgresError> {
-        let mut connection = connect(&self.pool, self.max_wait).await?;
-        let remove = self.sql.remove_expired(&mut *connection, most);
+        let mut checkout = Checkout::new(self.max_wait);
+        let session = &mut **checkout.connect(&self.pool).await?;
+        let remove = self.sql.remove_expired(session, most);
         let removed = timeout(self.max_wait, remove).await;
-        in_time::<C, _, _>(Some(connection), self.max_wait, removed)
+        checkout.in_time(removed)
     }
 }
 

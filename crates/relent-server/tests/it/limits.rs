@@ -42,6 +42,12 @@ fn frames(frames: impl stream::Stream<Item = Bytes> + Send + 'static) -> Bodies 
     StreamBody::new(frames).boxed_unsync()
 }
 
+/// A body that arrives after 1 s.
+fn late() -> Bodies {
+    let second = sleep(Duration::from_secs(1));
+    frames(stream::once(second.map(|()| Bytes::from("5 EUR"))))
+}
+
 /// A byte at each interval, without an end.
 fn drips(every: Duration) -> Bodies {
     frames(stream::unfold((), move |()| async move {
@@ -457,9 +463,7 @@ async fn a_disconnected_request_whose_service_is_not_ready_never_runs() {
     let layer = layer();
     let service = layer.layer(ConcurrencyLimit::new(handler, 1));
     // Its place is free while its body arrives, and another request takes it.
-    let body = async { sleep(Duration::from_secs(1)).await };
-    let body = frames(stream::once(body.map(|()| Bytes::from("5 EUR"))));
-    let late = tokio::spawn(service.clone().oneshot(upload("/", "bob", "late", body)));
+    let late = tokio::spawn(service.clone().oneshot(upload("/", "bob", "late", late())));
     settle().await;
     let first = tokio::spawn(service.oneshot(pay("/", "first")));
     sleep(Duration::from_secs(2)).await;
@@ -488,9 +492,7 @@ async fn a_handler_never_starts_after_its_lease_is_lost() {
     // Two layers act as two processes. While the body arrives at the first, another request takes its only place.
     let [first, second] = [0, 1].map(|_| IdempotencyLayer::anonymous(store.clone()));
     let busy = first.layer(ConcurrencyLimit::new(handler.clone(), 1));
-    let body = async { sleep(Duration::from_secs(1)).await };
-    let body = frames(stream::once(body.map(|()| Bytes::from("5 EUR"))));
-    let waits = tokio::spawn(busy.clone().oneshot(upload("/", "", "k", body)));
+    let waits = tokio::spawn(busy.clone().oneshot(upload("/", "", "k", late())));
     settle().await;
     let other = tokio::spawn(busy.oneshot(pay("/slow", "other")));
     sleep(Duration::from_secs(32)).await;

@@ -8,7 +8,7 @@ use super::error::PostgresError;
 use super::operate::{Change, change_rows, delete_some, purge};
 use super::transaction::Transaction;
 use super::values::{number, span};
-use super::{Postgres, connect, read};
+use super::{Postgres, read};
 use crate::store::{Deletion, Filter, MAX_TRANSACTION_ROWS, end_of_grants};
 
 type Result<T> = std::result::Result<T, PostgresError>;
