@@ -55,7 +55,7 @@ pub use map_body::{MapBody, Unchanged};
 pub use overrides::{FreshConnection, Override};
 pub use resends::Resends;
 use upstreams::ByNumber;
-pub use upstreams::{PreviousAttempt, Upstreams};
+pub use upstreams::{PreviousAttempt, UpstreamChoice, Upstreams};
 
 /// Tower layer that retries the calls of an HTTP service by a policy.
 ///

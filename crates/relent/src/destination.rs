@@ -1,6 +1,8 @@
 //! State that the callers of one destination share: budget, circuit breaker, cooldown, rate limit,
 //! throttle and hedge.
 
+mod attempt;
+
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
@@ -19,6 +21,7 @@ use relent_core::{HedgeConfig, Policy, Random};
 
 use crate::clock::Clock;
 use crate::random::SessionRandom;
+pub use attempt::DestinationAttempt;
 
 /// State that the callers of one destination share: retry budget, circuit breaker, cooldown, rate
 /// limit, throttle, and success latencies for hedges.

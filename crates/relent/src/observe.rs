@@ -65,6 +65,18 @@ impl Observer {
         label: None,
     };
 
+    /// Reports under the name of the destination, if it has one.
+    pub(crate) fn of(there: &Destination) -> Self {
+        #[cfg(feature = "metrics")]
+        if let Some(name) = there.name() {
+            return Self {
+                label: Some(Label::new(name)),
+            };
+        }
+        let _ = there;
+        Self::NEW
+    }
+
     #[cfg(feature = "metrics")]
     pub(crate) fn label(&mut self, label: Label) {
         self.label = Some(label);

@@ -4,15 +4,15 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use http::{Request, Response, Uri};
+use http::{Request, Response};
 use pin_project_lite::pin_project;
 use relent::Attempt;
 use relent::clock::Clock;
-use relent_core::Failure;
+use relent_core::{Failure, Hop};
 use tower_service::Service;
 
 use super::outcome::{AttemptResult, classification, is_certain_success, known, of_error};
-use super::upstreams::{PreviousAttempt, Upstreams};
+use super::upstreams::{ChosenUpstream, PreviousAttempt, Upstreams};
 use super::{CallDriver, Config, FreshConnection, MapBody, Resends};
 use crate::attempt::{AttemptSpan, AttemptStart, CrossLayerCall, RequestTemplate};
 use crate::repeatable::RequestInfo;
@@ -76,7 +76,7 @@ impl<S, K: Clock + Clone, M, N> Sender<'_, S, K, M, N> {
         &mut self,
         mut attempt: Attempt,
         request: AttemptRequest<B>,
-    ) -> RunningAttempt<S::Future>
+    ) -> RunningAttempt<S::Future, K>
     where
         S: Service<Request<M::Body>>,
         M: MapBody<B>,
@@ -102,13 +102,16 @@ impl<S, K: Clock + Clone, M, N> Sender<'_, S, K, M, N> {
                     request.extensions_mut().insert(resends.clone());
                 }
                 if let Some(upstreams) = &config.upstreams {
-                    let uri = request.uri_mut();
-                    upstreams.choose(attempt.number, extras.previous.as_deref(), uri);
-                    upstream = Some(Box::new(uri.clone()));
-                    extras.previous = Some(Box::new(PreviousAttempt {
-                        uri: uri.clone(),
-                        failure: None,
-                    }));
+                    let (previous, uri) = (extras.previous.as_deref(), request.uri_mut());
+                    let chosen = ChosenUpstream::choose(
+                        &**upstreams,
+                        attempt.number,
+                        previous,
+                        uri,
+                        &config.clock,
+                    );
+                    extras.previous = Some(Box::new(chosen.running()));
+                    upstream = Some(Box::new(chosen));
                 }
                 &mut extras.cross_layer_call
             }
@@ -134,31 +137,31 @@ impl<S, K: Clock + Clone, M, N> Sender<'_, S, K, M, N> {
 }
 
 /// What an attempt leaves when it ends.
-pub(super) struct Trail {
+pub(super) struct Trail<K: Clock> {
     span: AttemptSpan,
-    /// Its URI, if the caller chooses upstreams.
-    upstream: Option<Box<Uri>>,
+    /// Its upstream, if the caller chooses upstreams.
+    upstream: Option<Box<ChosenUpstream<K>>>,
 }
 
 pin_project! {
     /// A running attempt: a call of the service, within its span.
-    pub(super) struct RunningAttempt<F> {
+    pub(super) struct RunningAttempt<F, K: Clock> {
         #[pin]
         call: F,
         // `None` when it has ended.
-        trail: Option<Trail>,
+        trail: Option<Trail<K>>,
     }
 }
 
-impl<F> RunningAttempt<F> {
+impl<F, K: Clock> RunningAttempt<F, K> {
     /// Ends an attempt that is cut off.
-    pub(super) fn cut_off(self: Pin<&mut Self>) -> Option<Trail> {
+    pub(super) fn cut_off(self: Pin<&mut Self>) -> Option<Trail<K>> {
         self.project().trail.take()
     }
 }
 
-impl<F: Future> Future for RunningAttempt<F> {
-    type Output = (F::Output, Option<Trail>);
+impl<F: Future, K: Clock> Future for RunningAttempt<F, K> {
+    type Output = (F::Output, Option<Trail<K>>);
 
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -171,15 +174,16 @@ impl<F: Future> Future for RunningAttempt<F> {
 }
 
 impl<K: Clock> AttemptExtras<K> {
-    /// Reports the result of an attempt to the caller who has chosen its upstream.
+    /// Reports the result of an attempt to its upstream, and to the caller who has chosen it.
     #[cold]
-    fn ended(&mut self, upstreams: &dyn Upstreams, uri: Box<Uri>, failure: Option<&Failure>) {
-        upstreams.ended(&uri, failure);
-        if let Some(failure) = failure {
-            self.previous = Some(Box::new(PreviousAttempt {
-                uri: *uri,
-                failure: Some(*failure),
-            }));
+    fn ended(
+        &mut self,
+        upstreams: &dyn Upstreams,
+        chosen: ChosenUpstream<K>,
+        failure: Option<&Failure>,
+    ) {
+        if let Some(failed) = chosen.ended(upstreams, failure) {
+            self.previous = Some(Box::new(failed));
         }
     }
 }
@@ -190,16 +194,16 @@ type FailedAttempt<R> = (AttemptResult<R>, Failure);
 /// Classifies an attempt that has ended, and reports the result to its span and its upstream. Returns the response,
 /// or the outcome with its failure.
 #[inline]
-pub(super) fn conclude<R, K: Clock, M, N>(
+pub(super) fn conclude<R, K: Clock + Clone, M, N>(
     outcome: AttemptResult<R>,
-    trail: Option<Trail>,
+    trail: Option<Trail<K>>,
     config: &Config<K, M, N>,
     extras: Option<&mut AttemptExtras<K>>,
     driver: &mut CallDriver<K>,
     facts: &mut Option<RequestInfo>,
     template: Option<&RequestTemplate>,
 ) -> Result<Response<R>, Box<FailedAttempt<R>>> {
-    let concluded = match outcome {
+    let mut concluded = match outcome {
         Ok(response) if is_certain_success(&response, config, driver.policy()) => Ok(response),
         Ok(response) => {
             let facts = known(facts, template, driver);
@@ -213,15 +217,23 @@ pub(super) fn conclude<R, K: Clock, M, N>(
             Err(Box::new((Err(error), failure)))
         }
     };
+    if config.calls_twice
+        && let Err(failed) = &mut concluded
+        && failed.1.hop == Hop::None
+    {
+        let (outcome, failure) = &mut **failed;
+        config.attribute_to_last_request(driver, outcome, failure);
+    }
     if let Some(Trail { mut span, upstream }) = trail {
         match concluded.as_ref().map_err(Box::as_ref) {
             Ok(response) => span.answered(response.status(), None),
             Err((Ok(response), failure)) => span.answered(response.status(), Some(failure)),
             Err((Err(_), failure)) => span.failed(failure),
         }
-        if let (Some(uri), Some(upstreams), Some(extras)) = (upstream, &config.upstreams, extras) {
+        if let (Some(chosen), Some(upstreams), Some(extras)) = (upstream, &config.upstreams, extras)
+        {
             let failure = concluded.as_ref().err().map(|failed| &failed.1);
-            extras.ended(&**upstreams, uri, failure);
+            extras.ended(&**upstreams, *chosen, failure);
         }
     }
     concluded

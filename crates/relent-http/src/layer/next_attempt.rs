@@ -9,7 +9,7 @@ use http::{Request, Response};
 use http_body::Body;
 use relent::GaveUp;
 use relent::clock::Sleeper;
-use relent_core::{Cause, Decision, Failure, Hop, StopReason};
+use relent_core::{Cause, Decision, Failure, StopReason};
 use tower_service::Service;
 
 use super::attempt::{AttemptRequest, Sender};
@@ -66,18 +66,13 @@ where
     }
 
     /// Decides after an attempt, or a race of several, has failed.
-    fn decide(self: Pin<&mut Self>, ended: Ended<R>, mut failure: Failure) -> LayerStep<R> {
+    fn decide(self: Pin<&mut Self>, ended: Ended<R>, failure: Failure) -> LayerStep<R> {
         let mut this = self.project();
         let Ended {
             outcome,
             busy,
             sending,
         } = ended;
-        // A race has done this already.
-        if this.config.calls_twice && failure.hop == Hop::None {
-            let config = &**this.config;
-            config.attribute_to_last_request(this.driver, &outcome, &mut failure);
-        }
         let template = this.template.as_ref();
         known(this.facts, template, this.driver);
         let answered = outcome.is_ok();

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use relent::clock::Sleeper;
+use relent::clock::{Clock, Sleeper};
 use relent::driver::CallPermit;
 use relent::race::{RaceAttempt, RaceEvent, Running};
 use relent_core::call::RaceOutcome;
@@ -27,7 +27,7 @@ use crate::replay::{BoxError, ReadProgress, Reopen, Replay, ReplayBody, Unfinish
 /// A race of attempts; boxed, since few requests have one.
 pub(super) struct Racing<F, B, R, K: Sleeper> {
     hedge: Arc<Hedge>,
-    running: Running<Contender<F, B>, K>,
+    running: Running<Contender<F, B, K>, K>,
     /// The body of the hedge that waits for the service to become ready.
     body: Option<ReplayBody<B>>,
     /// The outcome that belongs to the deciding failure, unless a clearer failure follows.
@@ -45,21 +45,22 @@ pub(super) struct RaceCall<'a, B> {
 
 pin_project! {
     /// One of the attempts, with the progress of its body.
-    struct Contender<F, B> {
+    struct Contender<F, B, K: Clock> {
         #[pin]
-        attempt: RunningAttempt<F>,
+        attempt: RunningAttempt<F, K>,
         // `None` when it has ended.
         sent: Option<ReadProgress<B>>,
     }
 }
 
-impl<F, B> Future for Contender<F, B>
+impl<F, B, K> Future for Contender<F, B, K>
 where
     F: Future,
     B: Body<Error: Into<BoxError>>,
+    K: Clock,
 {
     /// The output of the call, with its trail and the progress of the request body.
-    type Output = (F::Output, Option<Trail>, Option<ReadProgress<B>>);
+    type Output = (F::Output, Option<Trail<K>>, Option<ReadProgress<B>>);
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
@@ -74,7 +75,7 @@ impl<S, K: Sleeper + Clone, M, N> Sender<'_, S, K, M, N> {
         &mut self,
         racer: &RaceAttempt,
         request: AttemptRequest<B>,
-    ) -> Contender<S::Future, B>
+    ) -> Contender<S::Future, B, K>
     where
         S: Service<Request<M::Body>>,
         M: MapBody<B>,
@@ -205,9 +206,6 @@ where
                 }
                 Err(failed) => *failed,
             };
-            if config.calls_twice {
-                config.attribute_to_last_request(driver, &outcome, &mut failure);
-            }
             // Without a response, the connection of the attempt has ended with it.
             let sent = sent.filter(|_| outcome.is_ok());
             let ended = Ended {

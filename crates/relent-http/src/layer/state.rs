@@ -74,7 +74,7 @@ pin_project! {
     pub(super) enum State<F, B, R, K: Sleeper> {
         Running {
             #[pin]
-            attempt: RunningAttempt<F>,
+            attempt: RunningAttempt<F, K>,
             limit: AttemptLimit,
         },
         // Until one of several attempts has succeeded, or all have failed.

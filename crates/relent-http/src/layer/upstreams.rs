@@ -1,55 +1,107 @@
 //! The upstream of each attempt: its choice, and how the attempt ended there.
 
 use std::fmt;
+use std::sync::Arc;
 
 use http::Uri;
+use relent::Destination;
+use relent::clock::Clock;
+use relent::destination::DestinationAttempt;
 use relent_core::Failure;
 
 /// Chooses the upstream of each attempt, and learns how the attempt ended there: for a load balancer that avoids
 /// the upstream that has just failed, and for passive health checks.
 ///
-/// ```
-/// use std::sync::atomic::{AtomicU32, Ordering};
-/// use http::Uri;
-/// use relent::{Failure, Policy};
-/// use relent_http::RetryLayer;
-/// use relent_http::layer::{PreviousAttempt, Upstreams};
+/// Give each upstream a [`Destination`] of its own, and choose one that
+/// [lets the attempt start](UpstreamChoice::try_start). While an upstream is down, its circuit breaker lets only
+/// probes start, so other attempts go to the others:
 ///
-/// /// Two upstreams; each counts its failures in a row.
-/// struct Pair([(Uri, AtomicU32); 2]);
+/// ```
+/// use std::sync::Arc;
+/// use http::Uri;
+/// use relent::{Destination, Policy};
+/// use relent_http::RetryLayer;
+/// use relent_http::layer::{UpstreamChoice, Upstreams};
+///
+/// /// Two upstreams, each with its circuit breaker.
+/// struct Pair([(Uri, Arc<Destination>); 2]);
 ///
 /// impl Upstreams for Pair {
-///     fn choose(&self, _: u32, previous: Option<&PreviousAttempt>, uri: &mut Uri) {
+///     fn choose(&self, choice: &mut UpstreamChoice<'_>) {
 ///         let [first, second] = &self.0;
-///         let failed = previous.is_some_and(|previous| previous.uri == first.0);
-///         let is_worse = first.1.load(Ordering::Relaxed) > second.1.load(Ordering::Relaxed);
-///         *uri = if failed || is_worse { &second.0 } else { &first.0 }.clone();
-///     }
-///
-///     fn ended(&self, uri: &Uri, failure: Option<&Failure>) {
-///         for (_, failures) in self.0.iter().filter(|(upstream, _)| upstream == uri) {
-///             match failure {
-///                 Some(_) => failures.fetch_add(1, Ordering::Relaxed),
-///                 None => failures.swap(0, Ordering::Relaxed),
-///             };
-///         }
+///         let failed = choice.previous().is_some_and(|previous| previous.uri == first.0);
+///         let order = if failed { [second, first] } else { [first, second] };
+///         let free = order.iter().find(|(_, destination)| choice.try_start(destination));
+///         // If neither may start, the attempt is made nevertheless.
+///         *choice.uri_mut() = free.unwrap_or(&order[0]).0.clone();
 ///     }
 /// }
 ///
-/// let upstream = |uri| (Uri::from_static(uri), AtomicU32::new(0));
+/// let upstream = |uri| (Uri::from_static(uri), Arc::new(Destination::new(Policy::STANDARD)));
 /// let pair = Pair([upstream("http://one.example/"), upstream("http://two.example/")]);
 /// let layer = RetryLayer::new(Policy::STANDARD).upstreams(pair);
 /// # drop(layer);
 /// ```
+///
+/// The destination of the layer still admits each attempt before an upstream is chosen, and its budget pays for
+/// retries. It is down only if most attempts fail, whichever upstream they had.
 pub trait Upstreams: Send + Sync {
-    /// Changes the URI of the request to that of an upstream. `attempt` is 1 for the first. `previous` is the attempt
-    /// that has failed, or that a hedge joins.
-    fn choose(&self, attempt: u32, previous: Option<&PreviousAttempt>, uri: &mut Uri);
+    /// Changes the URI of the request to that of an upstream.
+    fn choose(&self, choice: &mut UpstreamChoice<'_>);
 
     /// Called when an attempt has ended at the upstream with this URI. `failure` is `None` for a success. It is not
     /// called for an attempt that is cancelled.
     fn ended(&self, uri: &Uri, failure: Option<&Failure>) {
         let _ = (uri, failure);
+    }
+}
+
+/// The choice of an upstream for an attempt.
+pub struct UpstreamChoice<'a> {
+    attempt: u32,
+    previous: Option<&'a PreviousAttempt>,
+    uri: &'a mut Uri,
+    start: &'a mut dyn FnMut(&Arc<Destination>) -> bool,
+}
+
+impl UpstreamChoice<'_> {
+    /// The number of the attempt; 1 for the first.
+    #[must_use]
+    pub const fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// The attempt that has failed, or that a hedge joins; `None` for the first attempt.
+    #[must_use]
+    pub const fn previous(&self) -> Option<&PreviousAttempt> {
+        self.previous
+    }
+
+    /// The URI of the request.
+    #[must_use]
+    pub const fn uri(&self) -> &Uri {
+        self.uri
+    }
+
+    /// The URI of the request, to be changed.
+    #[must_use]
+    pub const fn uri_mut(&mut self) -> &mut Uri {
+        self.uri
+    }
+
+    /// Whether the attempt may start now at this destination, as [`Destination::try_start`] decides. If so, the layer
+    /// reports the end of the attempt to it, and takes back an earlier start of this choice.
+    pub fn try_start(&mut self, destination: &Arc<Destination>) -> bool {
+        (self.start)(destination)
+    }
+}
+
+impl fmt::Debug for UpstreamChoice<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UpstreamChoice")
+            .field("attempt", &self.attempt)
+            .field("previous", &self.previous)
+            .finish_non_exhaustive()
     }
 }
 
@@ -76,7 +128,70 @@ impl fmt::Debug for PreviousAttempt {
 pub(super) struct ByNumber<F>(pub(super) F);
 
 impl<F: Fn(u32, &mut Uri) + Send + Sync> Upstreams for ByNumber<F> {
-    fn choose(&self, attempt: u32, _: Option<&PreviousAttempt>, uri: &mut Uri) {
-        (self.0)(attempt, uri);
+    fn choose(&self, choice: &mut UpstreamChoice<'_>) {
+        (self.0)(choice.attempt, choice.uri);
+    }
+}
+
+/// The upstream of a running attempt.
+pub(super) struct ChosenUpstream<K: Clock> {
+    uri: Uri,
+    /// The attempt at the destination of the upstream, if that was asked.
+    started: Option<DestinationAttempt<K>>,
+}
+
+impl<K: Clock + Clone> ChosenUpstream<K> {
+    /// Chooses the upstream of an attempt, and writes its URI.
+    #[cold]
+    pub(super) fn choose(
+        upstreams: &dyn Upstreams,
+        attempt: u32,
+        previous: Option<&PreviousAttempt>,
+        uri: &mut Uri,
+        clock: &K,
+    ) -> Self {
+        let mut started = None;
+        upstreams.choose(&mut UpstreamChoice {
+            attempt,
+            previous,
+            uri,
+            start: &mut |destination| {
+                let next = destination.try_start(clock.clone(), attempt > 1);
+                let may_start = next.is_some();
+                started = next.or(started.take());
+                may_start
+            },
+        });
+        Self {
+            uri: uri.clone(),
+            started,
+        }
+    }
+}
+
+impl<K: Clock> ChosenUpstream<K> {
+    /// The attempt, while it runs.
+    pub(super) fn running(&self) -> PreviousAttempt {
+        PreviousAttempt {
+            uri: self.uri.clone(),
+            failure: None,
+        }
+    }
+
+    /// Reports the end of the attempt. Returns the attempt if it failed.
+    pub(super) fn ended(
+        self,
+        upstreams: &dyn Upstreams,
+        failure: Option<&Failure>,
+    ) -> Option<PreviousAttempt> {
+        let Self { uri, started } = self;
+        if let Some(started) = started {
+            started.end(failure);
+        }
+        upstreams.ended(&uri, failure);
+        failure.map(|failure| PreviousAttempt {
+            uri,
+            failure: Some(*failure),
+        })
     }
 }

@@ -1,18 +1,19 @@
 //! What the layer offers to a transport of your own, such as the one of a proxy.
 
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::{Request, Response, Uri};
 use http_body_util::{Empty, Full};
+use relent::clock::TokioClock;
 use relent::policy::HedgeConfig;
-use relent::{Attempt, StopReason, Summary};
+use relent::{Attempt, Destination, Policy, StopReason, Summary};
 use relent_core::{Cause, Failure, FailureKind, Network};
 use relent_http::body::ReplayBody;
-use relent_http::layer::{PreviousAttempt, Resends, Upstreams};
+use relent_http::layer::{PreviousAttempt, Resends, UpstreamChoice, Upstreams};
 use relent_http::network::{NotConnected, classify_error};
 use relent_http::{BoxError, ErrorResponse, Override, RetryLayer};
 use tokio::time::Instant;
@@ -269,16 +270,16 @@ struct Recorded {
 }
 
 impl Upstreams for RoundRobin {
-    fn choose(&self, attempt: u32, previous: Option<&PreviousAttempt>, uri: &mut Uri) {
+    fn choose(&self, choice: &mut UpstreamChoice<'_>) {
+        let (attempt, previous) = (choice.attempt(), choice.previous());
         let seen = |previous: &PreviousAttempt| {
             let cause = previous.failure.map(|failure| failure.cause);
             (previous.uri.host().unwrap().to_owned(), cause)
         };
         let mut recorded = self.0.lock().unwrap();
         recorded.chosen.push((attempt, previous.map(seen)));
-        *uri = format!("http://upstream-{attempt}{}", uri.path())
-            .parse()
-            .unwrap();
+        let uri = format!("http://upstream-{attempt}{}", choice.uri().path());
+        *choice.uri_mut() = uri.parse().unwrap();
     }
 
     fn ended(&self, uri: &Uri, failure: Option<&Failure>) {
@@ -328,4 +329,105 @@ async fn a_hedge_knows_the_upstream_of_the_attempt_that_it_joins() {
     assert_eq!(recorded.chosen, [(1, None), (2, Some(running))]);
     // The lost attempt has no result.
     assert_eq!(recorded.ended, [("upstream-2".to_owned(), None)]);
+}
+
+/// Upstreams with a destination each. Prefers the first one that lets the attempt start, and has not just failed.
+struct Listed(Vec<(Uri, Arc<Destination>)>);
+
+impl Listed {
+    fn new(count: usize) -> Self {
+        let upstream = |number| {
+            let uri = format!("http://upstream-{number}/").parse().unwrap();
+            (uri, Arc::new(Destination::new(Policy::STANDARD)))
+        };
+        Self((1..=count).map(upstream).collect())
+    }
+
+    fn destinations(&self) -> Vec<Arc<Destination>> {
+        self.0
+            .iter()
+            .map(|(_, destination)| destination.clone())
+            .collect()
+    }
+}
+
+impl Upstreams for Listed {
+    fn choose(&self, choice: &mut UpstreamChoice<'_>) {
+        let failed = choice.previous().map(|previous| previous.uri.clone());
+        let mut order: Vec<_> = self.0.iter().collect();
+        order.sort_by_key(|(uri, _)| Some(uri) == failed.as_ref());
+        let free = order
+            .iter()
+            .find(|(_, destination)| choice.try_start(destination));
+        *choice.uri_mut() = free.unwrap_or(&order[0]).0.clone();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_avoid_an_upstream_that_is_down_except_for_its_probes() {
+    let listed = Listed::new(2);
+    let destinations = listed.destinations();
+    let is_up = Arc::new(AtomicBool::new(false));
+    let sent = Arc::new(Mutex::new([0_u32; 2]));
+    let service = tower::service_fn({
+        let (is_up, sent) = (is_up.clone(), sent.clone());
+        move |request: Request<ReplayBody<Full<Bytes>>>| {
+            let is_first = request.uri().host() == Some("upstream-1");
+            sent.lock().unwrap()[usize::from(!is_first)] += 1;
+            let fails = is_first && !is_up.load(Ordering::Relaxed);
+            let status = if fails { 503 } else { 200 };
+            async move {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                let response = Response::builder().status(status);
+                Ok::<_, BoxError>(response.body(Full::<Bytes>::default())?)
+            }
+        }
+    });
+    let layer = RetryLayer::new(Policy::STANDARD).upstreams(listed);
+    let mut service = layer.layer(service);
+    let mut call = async |calls: u32| {
+        for _ in 0..calls {
+            let response = service.ready().await.unwrap().call(get()).await.unwrap();
+            assert_eq!(response.status(), 200);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        std::mem::take(&mut *sent.lock().unwrap())
+    };
+    call(200).await;
+    assert!(destinations[0].is_down() && destinations[1].is_normal());
+    let [first, second] = call(1000).await;
+    assert!(first <= 110, "one probe in ten requests: {first}");
+    assert!(second >= 1000 - 20, "{second}");
+
+    is_up.store(true, Ordering::Relaxed);
+    call(1000).await;
+    assert_eq!(call(100).await, [100, 0], "it is back");
+    assert!(destinations[0].is_normal());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_dropped_leaves_no_attempt_at_its_upstream() {
+    let listed = Listed::new(1);
+    let upstream = listed.destinations().remove(0);
+    let down = Failure::throttled();
+    while !upstream.is_down() {
+        if let Some(attempt) = upstream.try_start(TokioClock, false) {
+            attempt.end(Some(&down));
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let mock = Mock::new([MockAnswer::Hang, MockAnswer::Hang]);
+    let service = RetryLayer::new(Policy::STANDARD)
+        .upstreams(listed)
+        .layer(mock.clone());
+    let call = service.oneshot(get());
+    let dropped = tokio::time::timeout(Duration::from_secs(10), call).await;
+    assert!(dropped.is_err());
+    // The dropped call had the probe; the next attempt can be one.
+    let mut wait = Duration::ZERO;
+    while upstream.try_start(TokioClock, false).is_none() {
+        assert!(wait < Duration::from_secs(10), "no probe after a drop");
+        wait += Duration::from_millis(100);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
