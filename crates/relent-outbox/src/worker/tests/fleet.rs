@@ -37,7 +37,24 @@ struct Seen {
     wrong: Vec<String>,
     begun: usize,
     first: BTreeSet<String>,
+    /// When the set of workers last changed.
+    changed_at: Duration,
+    /// How long after its due time the latest first attempt began; and the latest while ownership may change.
     latest: Duration,
+    latest_in_change: Duration,
+}
+
+impl Seen {
+    /// A heartbeat after a change, and its releases.
+    const CHANGE: Duration = Duration::from_secs(12);
+
+    fn on_first(&mut self, due: Duration, now: Duration) {
+        let latest = match due < self.changed_at + Self::CHANGE {
+            true => &mut self.latest_in_change,
+            false => &mut self.latest,
+        };
+        *latest = (*latest).max(now.saturating_sub(due));
+    }
 }
 
 /// A running attempt that ends on drop, as when its worker dies.
@@ -140,7 +157,7 @@ impl WorkerFleet {
                     let due = Duration::from_micros(u64::try_from(due).unwrap());
                     // Ordered messages also wait for earlier ones, so they are not measured.
                     if seen.first.insert(attempt.id.clone()) && order < 0 {
-                        seen.latest = seen.latest.max(now.saturating_sub(due));
+                        seen.on_first(due, now);
                     }
                     seen.running.push(attempt.clone());
                 }
@@ -163,7 +180,12 @@ impl WorkerFleet {
         })
     }
 
+    fn on_change(&self) {
+        self.seen.lock().unwrap().changed_at = self.origin.elapsed();
+    }
+
     fn join(&mut self) {
+        self.on_change();
         self.joined += 1;
         let name = format!("w{}", self.joined);
         let worker = worker(&self.store, self.transport(&name), config(&name));
@@ -175,6 +197,7 @@ impl WorkerFleet {
             let at = usize::try_from(self.below(self.workers.len() as u64)).unwrap();
             let (_, worker) = self.workers.swap_remove(at);
             let _ = worker.stop().await;
+            self.on_change();
         }
     }
 
@@ -349,15 +372,19 @@ async fn workers_that_share_endpoints_deliver_promptly_with_few_store_calls() {
         sleep(15 * SECOND).await;
         assert_eq!(fleet.store.unended(), 0, "seed {seed}");
         let calls = fleet.calls_since(&before);
-        let (latest, begun) = {
+        let (latest, in_change, begun) = {
             let seen = fleet.seen.lock().unwrap();
-            (seen.latest, seen.begun)
+            (seen.latest, seen.latest_in_change, seen.begun)
         };
-        // At most one poll later, plus a slow call.
+        // At most one poll later, plus slow calls (80 ms each) to find, acquire and claim. While ownership changes, a
+        // worker asks for a larger share once in a poll, and another poll may pass.
         assert!(
-            latest < Duration::from_millis(1500),
-            "seed {seed}: {:?}",
-            latest
+            latest < Duration::from_millis(1250),
+            "seed {seed}: {latest:?}"
+        );
+        assert!(
+            in_change < Duration::from_millis(2500),
+            "seed {seed}: {in_change:?}"
         );
         // Four claims per attempt; one search per worker, message and poll; one acquisition per worker and endpoint
         // between two heartbeats. There are more only while ownership changes.
