@@ -295,7 +295,7 @@ impl Shared {
     /// Whether this NATS worker may start. A repeated request gets the remaining time.
     fn begin(&self, number: u64, by: &Bytes) -> Result<StartReply, Refusal> {
         let by = Uuid::try_parse_ascii(by)
-            .map_err(|_| Refusal::Unreadable("the name of a deliverer is a UUID".to_owned()))?;
+            .map_err(|_| Refusal::Unreadable("the name of a worker is a UUID".to_owned()))?;
         let now = Instant::now();
         self.waiting(|waiting| {
             let Some(attempt) = waiting.get_mut(&number) else {
@@ -449,7 +449,7 @@ impl Shared {
         match timeout(over, ended).await {
             Ok(Some(exchange)) => Ok(request.judge(exchange)),
             _ => Err(NoResult::Unknown(
-                "the deliverer that has begun the attempt has not said what came of it",
+                "the worker that has begun the attempt has not said what came of it",
             )),
         }
     }

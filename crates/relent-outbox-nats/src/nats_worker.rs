@@ -323,7 +323,7 @@ impl SharedState {
             // The options of this process forbid the URL, although those of the dispatcher allow it.
             Err(error) => failed(
                 Failure::network(Network::Connect),
-                format!("the deliverer does not call the URL of the endpoint: {error}"),
+                format!("the worker does not call the URL of the endpoint: {error}"),
                 Some(FaultKind::Registration),
             ),
         }

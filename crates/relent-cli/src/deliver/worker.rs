@@ -96,10 +96,10 @@ pub(super) async fn run(args: &WorkerArgs) -> Result<i32, ExitError> {
         // An error means that the sender was dropped: stop as well.
         let _ = stopped.await;
     };
-    let mut deliverer = tokio::spawn(NatsWorker::new(queue, sender, config).run(ended));
+    let mut worker = tokio::spawn(NatsWorker::new(queue, sender, config).run(ended));
     tokio::select! {
         signal = signals.cancelled() => say(&format!("{signal}: waiting for the running attempts")),
-        _ = &mut deliverer => return Err(ExitError::failed(
+        _ = &mut worker => return Err(ExitError::failed(
             "the worker has ended; start it again: no message is lost".to_owned(),
         )),
     }
@@ -107,7 +107,7 @@ pub(super) async fn run(args: &WorkerArgs) -> Result<i32, ExitError> {
     tokio::select! {
         biased;
         signal = signals.cancelled() => Err(ExitError::by_signal(signal)),
-        cut_off = deliverer => {
+        cut_off = worker => {
             let cut_off = cut_off.unwrap_or_default();
             if cut_off > 0 {
                 say(&format!("attempts that were cut off, and are repeated by the schedule: {cut_off}"));
