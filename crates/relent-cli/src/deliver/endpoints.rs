@@ -342,16 +342,34 @@ pub(super) async fn run(command: EndpointsCommand) -> Result<(), ExitError> {
             allow_unsigned,
         } => {
             let server = named.connection.open()?;
-            // After a change by another client, another key may have this number.
             let (before, version) = named.read(&server).await?;
-            let path = named.path(&format!("/secrets/{}", encoded(&key)));
-            let path = format!("{path}&allow_unsigned={allow_unsigned}");
-            let changed = server.delete(&path, Some(&version)).await?;
             let fingerprints = before["fingerprints"].as_array().into_iter().flatten();
-            let index = fingerprints
-                .map(Value::as_str)
-                .position(|fingerprint| fingerprint == Some(&*key));
+            let fingerprints: Vec<_> = fingerprints.map(Value::as_str).collect();
+            let index = fingerprints.iter().position(|one| *one == Some(&*key));
             let index = index.or_else(|| key.parse::<usize>().ok()?.checked_sub(1));
+            let fingerprint = index.and_then(|index| *fingerprints.get(index)?);
+            let path = |key: &str| {
+                let path = named.path(&format!("/secrets/{}", encoded(key)));
+                format!("{path}&allow_unsigned={allow_unsigned}")
+            };
+            let same = |one: &&Option<&str>| **one == fingerprint;
+            let changed = match fingerprint {
+                // A repeated request by the fingerprint removes no other key.
+                Some(fingerprint) if fingerprints.iter().filter(same).count() == 1 => {
+                    let again = format!(
+                        "it is unknown whether the key was removed, and the keys after it have other numbers then: repeat it \
+                         with the fingerprint, `relent deliver endpoints remove-key {} {fingerprint}`",
+                        named.full_name()
+                    );
+                    let removed = server.delete_known(&path(fingerprint), &again).await?;
+                    match removed {
+                        Some(changed) => changed,
+                        None => named.read(&server).await?.0,
+                    }
+                }
+                // After a change by another client, another key may have this number.
+                _ => server.delete(&path(&key), Some(&version)).await?,
+            };
             let removed = index.and_then(|index| keys(&before).into_iter().nth(index));
             let removed = removed.unwrap_or_default();
             say(&format!(

@@ -114,6 +114,8 @@ struct RequestFailure {
     error: ExitError,
     /// The API says that the resource does not exist.
     is_missing: bool,
+    /// The request may have been carried out.
+    is_unknown: bool,
     /// The server may be starting: another attempt within [`Connection::wait_for_server`] can succeed.
     is_starting: bool,
 }
@@ -123,6 +125,7 @@ impl RequestFailure {
         Self {
             error,
             is_missing: false,
+            is_unknown: false,
             is_starting: false,
         }
     }
@@ -199,6 +202,30 @@ impl Server {
         version: Option<&Version>,
     ) -> Result<Value, ExitError> {
         self.value(Method::DELETE, path, None, version).await
+    }
+
+    /// Deletes a resource that was there before; `None` if it is there no more, such as after a lost response. `again`
+    /// tells how to repeat the command if it is unknown whether the resource was deleted.
+    pub(super) async fn delete_known(
+        &self,
+        path: &str,
+        again: &str,
+    ) -> Result<Option<Value>, ExitError> {
+        let sent = self.send_with_retry(Method::DELETE, path, None, None).await;
+        match sent {
+            Ok(answer) => Ok(Some(answer.value)),
+            Err(failure) if failure.is_missing => Ok(None),
+            Err(RequestFailure {
+                mut error,
+                is_unknown,
+                ..
+            }) => {
+                if is_unknown {
+                    error.message = format!("{}; {again}", error.message);
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Creates or replaces a resource, only in this version.
@@ -313,6 +340,7 @@ impl Server {
         Err(RequestFailure {
             error,
             is_missing: is_problem && status == StatusCode::NOT_FOUND,
+            is_unknown: status.is_server_error(),
             is_starting: status == StatusCode::SERVICE_UNAVAILABLE,
         })
     }
@@ -365,6 +393,7 @@ impl Server {
                 self.base
             )),
             is_missing: false,
+            is_unknown: !is_refused,
             is_starting: is_refused || cause == Cause::Network(Network::Reset),
         }
     }

@@ -1,6 +1,8 @@
 //! Tests of `relent deliver`: keys, warnings, delays, private CAs, and untrusted texts.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -241,6 +243,71 @@ fn removing_the_last_signing_key_requires_allow_unsigned() {
     }
     assert_eq!(run(&["1", "--allow-unsigned"]).status, 0);
     assert_eq!(keys(), json!([]));
+}
+
+/// A proxy before this server that drops the response to the first request with this method.
+fn dropping(server: &Server, method: &'static str) -> String {
+    let to = server.address.clone();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        let mut has_dropped = false;
+        for client in listener.incoming() {
+            let mut client = client.unwrap();
+            let mut head = vec![0; 16 << 10];
+            let read = client.read(&mut head).unwrap();
+            let head = String::from_utf8_lossy(&head[..read]).into_owned();
+            let once = head.replacen("\r\n", "\r\nconnection: close\r\n", 1);
+            let mut server = TcpStream::connect(&to).unwrap();
+            server.write_all(once.as_bytes()).unwrap();
+            let mut answer = Vec::new();
+            server.read_to_end(&mut answer).unwrap();
+            if head.starts_with(method) && !std::mem::replace(&mut has_dropped, true) {
+                continue;
+            }
+            client.write_all(&answer).unwrap();
+        }
+    });
+    format!("http://{address}")
+}
+
+#[test]
+fn a_removal_whose_response_is_lost_can_be_repeated_and_removes_one_key() {
+    let at = Setup::start();
+    let names = ["a.key", "b.key", "c.key"];
+    let mut fingerprints = Vec::new();
+    for name in names {
+        let made = at.run(&["new-key", "--output", name]);
+        let (_, fingerprint) = made.stderr.trim().rsplit_once(' ').unwrap();
+        fingerprints.push(fingerprint.to_owned());
+    }
+    let url = at.receiver.url("/ok");
+    let mut add = vec!["endpoints", "add", "shop", &url];
+    for name in names {
+        add.extend(["--secret", name]);
+    }
+    at.run(&add);
+    let server = dropping(&at.server, "DELETE");
+    let remove = |key: &str| {
+        let args = ["deliver", "endpoints", "remove-key", "shop", key];
+        let child = relent(&[&args[..], &["--server", &server]].concat())
+            .current_dir(at.folder())
+            .spawn();
+        finish(child.unwrap())
+    };
+    let first = remove("2");
+    if first.status != 0 {
+        let again = format!("remove-key shop {}`", fingerprints[1]);
+        assert!(first.stderr.contains(&again), "{first:?}");
+    }
+    let repeated = remove(&fingerprints[1]);
+    assert!(
+        repeated.stderr.contains("or has it no more"),
+        "{repeated:?}"
+    );
+    let (_, shop) = at.server.ask("GET", "/v1/endpoints/shop", "");
+    let left = [&fingerprints[0], &fingerprints[2]];
+    assert_eq!(shop["fingerprints"], json!(left));
 }
 
 /// A form names the key by its number, which may belong to another key when the form is sent.
