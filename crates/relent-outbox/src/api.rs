@@ -45,6 +45,7 @@ mod sessions;
 mod state;
 mod token;
 mod wait;
+mod write_timeout;
 
 pub use limits::{MAX_BATCH, MAX_BODY};
 pub use response::OPENAPI;
@@ -53,6 +54,7 @@ pub use token::{InvalidToken, Token};
 
 use limits::{MAX_FORM, REQUEST_TIMEOUT};
 use state::Route;
+use write_timeout::WriteTimeout;
 
 impl<S: Store> Api<S> {
     /// Converts it to a router, to be merged with others.
@@ -76,7 +78,7 @@ impl<S: Store> Api<S> {
     }
 
     /// Serves requests until `shutdown`, and then those that are in progress. The header of a request may take 30 s,
-    /// and so may the rest, so that a slow client cannot keep a connection.
+    /// and so may the rest. A client that reads nothing of a response for 30 s loses the connection.
     pub async fn serve(self, mut listener: TcpListener, shutdown: impl Future<Output = ()> + Send) {
         let router = self.into_router();
         let mut http = http1::Builder::new();
@@ -90,7 +92,8 @@ impl<S: Store> Api<S> {
                 () = &mut shutdown => break,
             };
             let service = TowerToHyperService::new(router.clone());
-            let connection = http.serve_connection(TokioIo::new(stream), service);
+            let stream = TokioIo::new(WriteTimeout::new(stream, REQUEST_TIMEOUT));
+            let connection = http.serve_connection(stream, service);
             // The client knows of the failure.
             let connection = connections.watch(connection);
             tokio::spawn(async move { drop(connection.await) });
@@ -222,6 +225,28 @@ mod tests {
                 "{sent:?}: {took:?}"
             );
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_reads_nothing_cannot_keep_an_api_connection() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(directory.path().join("outbox.db")).unwrap();
+        let api = Api::new(store, Secrets::default(), Token::new());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(api.serve(listener, std::future::pending()));
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        // More than the buffers of the connection hold.
+        let requests = (64 << 20) / OPENAPI.len();
+        let request = "GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n";
+        stream
+            .write_all(request.repeat(requests).as_bytes())
+            .await
+            .unwrap();
+        tokio::time::sleep(2 * REQUEST_TIMEOUT).await;
+        let mut heard = Vec::new();
+        let _ = stream.read_to_end(&mut heard).await;
+        assert!(heard.len() < requests * OPENAPI.len(), "{}", heard.len());
     }
 
     #[tokio::test]
