@@ -1,12 +1,13 @@
 //! Name resolution with an address guard, and connections to the checked addresses.
 
+use std::collections::VecDeque;
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tower_service::Service;
+use uuid::Uuid;
 
 use crate::fault::FaultKind;
 use crate::guard::{AddressGuard, Forbidden};
@@ -83,10 +85,43 @@ fn unknown(error: LookupError) -> io::Error {
     io::Error::new(kind, error)
 }
 
-/// A name that never exists, as every resolver knows (RFC 6761). A resolver that cannot say so is broken.
-pub(crate) const NONEXISTENT_NAME: &str = "relent.invalid.";
-/// The time limit for [`NONEXISTENT_NAME`]. Also applies to other names in [`GuardedConnector::responds_for`].
+/// Creates a new name that does not exist. A resolver asks other servers for it like for any name (RFC 6761, section
+/// 6.5): names under `invalid.` it may know without them, such as systemd-resolved and unbound.
+fn nonexistent_name() -> String {
+    format!("relent-{}.example.", Uuid::now_v7().simple())
+}
+
+/// The time limit for a name that tests the resolver.
 const RESOLVER_TEST_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Names that were resolved lately, the latest first.
+#[derive(Debug, Default)]
+pub(crate) struct ResolvedNames(Mutex<VecDeque<String>>);
+
+/// One more than are used to test the resolver: the name in question may be one of them.
+const MAX_RESOLVED_NAMES: usize = 3;
+
+impl ResolvedNames {
+    fn names(&self) -> MutexGuard<'_, VecDeque<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, name: &str) {
+        let mut names = self.names();
+        match names.iter().position(|one| one == name) {
+            Some(0) => return,
+            Some(at) => drop(names.remove(at)),
+            None => names.truncate(MAX_RESOLVED_NAMES - 1),
+        }
+        names.push_front(name.to_owned());
+    }
+
+    fn others(&self, name: &str) -> Vec<String> {
+        let names = self.names();
+        let others = names.iter().filter(|one| *one != name);
+        others.take(MAX_RESOLVED_NAMES - 1).cloned().collect()
+    }
+}
 
 /// The reason that there is no connection.
 #[derive(Debug)]
@@ -123,6 +158,7 @@ pub(crate) struct GuardedConnector {
     pub(crate) resolver: Arc<dyn Resolve>,
     /// The time limit for the resolution and all addresses together.
     pub(crate) timeout: Duration,
+    pub(crate) resolved: Arc<ResolvedNames>,
 }
 
 impl Service<Uri> for GuardedConnector {
@@ -197,7 +233,10 @@ impl GuardedConnector {
     async fn look_up(&self, host: &str) -> Result<Vec<IpAddr>, NoConnection> {
         let error = match timeout(self.timeout, self.resolver.resolve(host.to_owned())).await {
             Ok(Ok(addresses)) if addresses.is_empty() => return Err(no_such_name(host)),
-            Ok(Ok(addresses)) => return Ok(addresses),
+            Ok(Ok(addresses)) => {
+                self.resolved.add(host);
+                return Ok(addresses);
+            }
             Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(no_such_name(host));
             }
@@ -209,12 +248,26 @@ impl GuardedConnector {
             format!("the name {host} could not be looked up: {error}"),
         );
         failed.fault = FaultKind::of_io(&error);
-        if failed.fault.is_none() && !self.responds_for(NONEXISTENT_NAME).await {
+        if failed.fault.is_none() && !self.responds_for_others(host).await {
             failed.error +=
                 "; no other name can be looked up either: check the resolver of this machine";
             failed.fault = Some(FaultKind::Resolver);
         }
         Err(failed)
+    }
+
+    /// Whether the resolver responds in time for any name but this one. In a network without the public DNS only names
+    /// that were resolved before tell.
+    pub(crate) async fn responds_for_others(&self, name: &str) -> bool {
+        if self.responds_for(&nonexistent_name()).await {
+            return true;
+        }
+        for other in self.resolved.others(name) {
+            if self.responds_for(&other).await {
+                return true;
+            }
+        }
+        false
     }
 
     /// Whether the resolver responds in time for this name, with addresses or that it does not exist.
@@ -248,6 +301,7 @@ fn not_connected(address: SocketAddr, error: &io::Error) -> NoConnection {
 #[cfg(test)]
 mod tests {
     use std::io::Error;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::channel;
 
     use super::*;
@@ -321,6 +375,7 @@ mod tests {
                 guard: Arc::new(AddressGuard::new()),
                 resolver: Arc::new(Answers(own, others)),
                 timeout: Duration::from_secs(1),
+                resolved: Arc::default(),
             };
             let uri = Uri::from_static("https://shop.example/");
             let failed = connector.connect(&uri).await.unwrap_err();
@@ -328,5 +383,38 @@ mod tests {
             assert_eq!(failed.fault, fault, "{failed}");
             assert!(failed.error.contains("the name shop.example"), "{failed}");
         }
+    }
+
+    /// A resolver that has lost its servers, such as systemd-resolved without a network: it still responds for names of
+    /// its own.
+    struct Alone(AtomicBool);
+
+    impl Resolve for Alone {
+        fn resolve(&self, name: String) -> Resolving {
+            let answer = match (name.as_str(), self.0.load(Ordering::Relaxed)) {
+                (name, _) if name.ends_with("invalid.") => Err(io::ErrorKind::NotFound.into()),
+                ("other.example", true) => Ok(vec![IpAddr::from([127, 0, 0, 1])]),
+                _ => Err(Error::other("SERVFAIL")),
+            };
+            Box::pin(async move { answer })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_resolver_without_its_servers_is_a_local_fault_while_no_known_name_resolves() {
+        let resolver = Arc::new(Alone(AtomicBool::new(true)));
+        let connector = GuardedConnector {
+            guard: Arc::new(AddressGuard::new()),
+            resolver: resolver.clone(),
+            timeout: Duration::from_secs(1),
+            resolved: Arc::default(),
+        };
+        let fault = async |name| connector.look_up(name).await.map_err(|failed| failed.fault);
+        assert_eq!(fault("shop.example").await, Err(Some(FaultKind::Resolver)));
+        assert!(fault("other.example").await.is_ok());
+        assert_eq!(fault("shop.example").await, Err(None), "another resolves");
+        resolver.0.store(false, Ordering::Relaxed);
+        assert_eq!(fault("shop.example").await, Err(Some(FaultKind::Resolver)));
+        assert_eq!(fault("other.example").await, Err(Some(FaultKind::Resolver)));
     }
 }

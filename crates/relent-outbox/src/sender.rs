@@ -35,7 +35,7 @@ use crate::fault::{FaultKind, LocalFault};
 use crate::guard::AddressGuard;
 use crate::headers::{CustomHeaders, visible};
 use crate::message::MessageId;
-use crate::resolver::{GuardedConnector, NONEXISTENT_NAME, NoConnection, Resolve, SystemResolver};
+use crate::resolver::{GuardedConnector, NoConnection, Resolve, SystemResolver};
 use crate::secrets::Signing;
 use crate::target::Target;
 
@@ -251,6 +251,7 @@ impl Sender {
             guard: Arc::new(config.guard.clone()),
             resolver: Arc::clone(&config.resolver),
             timeout: config.connect_timeout,
+            resolved: Arc::default(),
         };
         let builder = HttpsConnectorBuilder::new();
         let builder = match config.tls.clone() {
@@ -436,14 +437,14 @@ fn tls(authorities: &[CertificateDer<'static>]) -> Result<rustls::ClientConfig, 
 }
 
 impl Shared {
-    /// Whether the target is an IP address, or name resolution works for its name or at least for a test name.
+    /// Whether the target is an IP address, or name resolution works for its name or at least for another.
     async fn can_resolve(&self, target: &Target) -> bool {
         let host = target.uri().host().unwrap_or_default();
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let guarded = &self.guarded;
         host.parse::<IpAddr>().is_ok()
             || guarded.responds_for(host).await
-            || guarded.responds_for(NONEXISTENT_NAME).await
+            || guarded.responds_for_others(host).await
     }
 
     /// Returns the current connections. Older ones close when their attempts end.
