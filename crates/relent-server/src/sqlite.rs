@@ -20,7 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, Statement};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 pub use error::{FileProblem, WriterError};
 
@@ -38,6 +38,8 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub struct Writer {
     jobs: mpsc::Sender<Box<dyn Job>>,
+    /// Its sender is dropped when the connection is closed.
+    open: watch::Receiver<()>,
 }
 
 impl Writer {
@@ -66,11 +68,26 @@ impl Writer {
         let hooks = Arc::new(Hooks::default());
         hooks.set(&mut connection)?;
         let (jobs, queue) = mpsc::channel(MAX_QUEUED_JOBS);
+        let (is_open, open) = watch::channel(());
         thread::Builder::new()
             .name("relent-sqlite".to_owned())
-            .spawn(move || write(&connection, &hooks, queue))
+            .spawn(move || {
+                write(&connection, &hooks, queue);
+                drop(connection);
+                drop(is_open);
+            })
             .map_err(|_| WriterError::Ended)?;
-        Ok(Self { jobs })
+        Ok(Self { jobs, open })
+    }
+
+    /// Waits until the connection is closed, after all handles are dropped and all jobs are written. The last connection
+    /// to a database removes the files `-wal` and `-shm` beside it.
+    pub fn closed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut open = self.open.clone();
+        async move {
+            // The error is the end: nothing is ever sent.
+            let _ = open.changed().await;
+        }
     }
 
     /// Runs `work` in a transaction, and returns after the commit. If it returns an error, it is rolled back alone.

@@ -76,6 +76,8 @@ const ACKNOWLEDGED_BUCKETS: [f64; 13] = [
 ];
 /// Histogram buckets for the time of one attempt, in seconds.
 const ATTEMPT_BUCKETS: [f64; 10] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
+/// The longest wait for the store to be closed at shutdown.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The most ended messages that one purge statement deletes.
 const PURGE_BATCH: usize = 1000;
 
@@ -171,13 +173,14 @@ pub(super) async fn run(args: &ServeArgs) -> Result<i32, ExitError> {
         ))),
         StoreLocation::Sqlite(path) => {
             let store = open(path).map_err(failed)?;
-            serve(args, socket, store, tokens).await
+            let closed = store.writer().closed();
+            serve(args, socket, store, tokens, closed).await
         }
         StoreLocation::Postgres(config) => {
             let store = connect(config, args.store_ca.as_deref())
                 .await
                 .map_err(failed)?;
-            serve(args, socket, store, tokens).await
+            serve(args, socket, store, tokens, async {}).await
         }
     }
 }
@@ -357,11 +360,13 @@ fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
+/// Serves until a signal asks for the end. `closed`: the store is closed, once nothing uses it any more.
 async fn serve<S: Store>(
     args: &ServeArgs,
     socket: TcpSocket,
     store: S,
     (token, content_token): (Token, Option<Token>),
+    closed: impl Future<Output = ()>,
 ) -> Result<i32, ExitError> {
     let secrets = secrets(args, &store).await?;
     let mut signals = Signals::listen()
@@ -424,9 +429,12 @@ async fn serve<S: Store>(
     housekeeper.abort();
     drop(stop);
     let drained = async {
-        let drained = (&mut worker).await;
         // Running API requests have their own time limit; a slow client must not delay the shutdown.
-        let _ = timeout(args.shutdown_timeout, &mut api).await;
+        let served = timeout(args.shutdown_timeout, &mut api);
+        let (drained, served) = tokio::join!(&mut worker, served);
+        if served.is_ok() {
+            let _ = timeout(CLOSE_TIMEOUT, closed).await;
+        }
         drained
     };
     tokio::select! {

@@ -251,6 +251,8 @@ fn a_server_finishes_running_attempts_on_sigterm() {
         (!receiver.seen().is_empty()).then_some(())
     });
     assert_eq!(server.stop(Signal::SIGTERM), Some(0));
+    let log = folder.join("relent-deliver.db-wal");
+    assert!(!log.exists(), "the database is closed, and is one file");
     let attempts = receiver.seen().len();
     assert!(attempts < 3, "what waits is not begun");
     let server = Server::start(folder);
