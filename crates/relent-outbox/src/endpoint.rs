@@ -118,6 +118,15 @@ impl Endpoint {
             .try_for_each(|one| topic::check_pattern(one))
     }
 
+    /// The memory that it holds, in bytes.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn held_bytes(&self) -> usize {
+        let headers = self.headers.iter().flat_map(|(name, value)| [name, value]);
+        let texts = [&self.tenant, &self.name, &self.url, &self.policy];
+        let texts = texts.into_iter().chain(&self.secrets).chain(&self.topics);
+        size_of::<Self>() + texts.chain(headers).map(String::len).sum::<usize>()
+    }
+
     /// Sets the owner.
     #[must_use]
     pub fn tenant(mut self, tenant: impl Into<String>) -> Self {

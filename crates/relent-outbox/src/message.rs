@@ -185,6 +185,21 @@ impl NewMessage {
         self
     }
 
+    /// The memory that it holds, in bytes.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn held_bytes(&self) -> usize {
+        let order = self.order.as_ref().map_or(0, String::len);
+        let names = [
+            &self.tenant,
+            &self.endpoint,
+            &self.event,
+            &self.topic,
+            &self.content_type,
+        ];
+        let names: usize = names.iter().map(|name| name.len()).sum();
+        size_of::<Self>() + names + order + self.payload.len()
+    }
+
     /// Checks that the message can be enqueued. Stores call it.
     ///
     /// # Errors
@@ -282,6 +297,12 @@ impl NewEvent {
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(crate) fn subject(&self) -> (&str, &str) {
         (&self.0.tenant, &self.0.topic)
+    }
+
+    /// The memory that it holds, in bytes.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.0.held_bytes()
     }
 
     /// The message of this event to one endpoint of its tenant.

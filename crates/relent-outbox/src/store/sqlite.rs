@@ -74,8 +74,11 @@ use crate::message::{MessageId, NewEvent, NewMessage};
 /// forward takes effect immediately: messages become due and leases expire, which at worst repeats running attempts.
 #[derive(Clone, Debug)]
 pub struct Sqlite {
-    writer: Writer,
+    /// Closed before the connection of the writer, which then is the last one and removes the files beside the database.
     readers: Arc<Readers>,
+    writer: Writer,
+    /// The bytes that jobs for the writer may hold, also those whose callers no longer wait.
+    queued: Arc<Semaphore>,
     clock: Arc<Clock>,
     hints: broadcast::Sender<Hinted>,
 }
@@ -122,8 +125,9 @@ impl Sqlite {
         })?;
         let file = file.filter(|file| !file.as_os_str().is_empty());
         Ok(Self {
-            writer,
             readers: Arc::new(Readers::new(file.ok_or(SqliteError::NotAFile)?)),
+            writer,
+            queued: Arc::new(Semaphore::new(MAX_QUEUED_BYTES)),
             clock: Arc::new(clock),
             hints: hints::channel(),
         })
@@ -219,6 +223,23 @@ impl Sqlite {
         self.writer.run(work).await
     }
 
+    /// Like [`write`](Self::write), for a job that holds this number of bytes. While the disk hangs, the queue keeps jobs
+    /// whose callers no longer wait, so further ones wait for room.
+    async fn write_sized<T: Send + 'static, E: From<WriterError> + Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce(&Connection, i64) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E> {
+        let bytes = u32::try_from(bytes.min(MAX_QUEUED_BYTES)).unwrap_or(u32::MAX);
+        let room = Arc::clone(&self.queued).acquire_many_owned(bytes).await;
+        let room = room.map_err(|_| WriterError::Ended)?;
+        self.write(move |connection, now| {
+            let _room = room;
+            work(connection, now)
+        })
+        .await
+    }
+
     /// Runs the closure on committed data, with the current time.
     async fn read<T: Send + 'static>(
         &self,
@@ -258,6 +279,8 @@ fn keep_statements(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
+/// The bytes that jobs for the writer hold at most: 64 MiB.
+const MAX_QUEUED_BYTES: usize = 64 << 20;
 /// The largest number of concurrent readers. Reads do not block writes.
 const READERS: usize = 4;
 
@@ -311,8 +334,10 @@ impl Store for Sqlite {
         &self,
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Enqueued>, EnqueueError<SqliteError>> {
-        let enqueue =
-            self.write(move |connection, now| enqueue::enqueue(connection, now, &messages));
+        let bytes = messages.iter().map(NewMessage::held_bytes).sum();
+        let enqueue = self.write_sized(bytes, move |connection, now| {
+            enqueue::enqueue(connection, now, &messages)
+        });
         let (enqueued, hinted) = enqueue.await?;
         if let Some(hinted) = hinted {
             self.tell(hinted);
@@ -324,7 +349,10 @@ impl Store for Sqlite {
         &self,
         events: Vec<NewEvent>,
     ) -> Result<Vec<Published>, EnqueueError<SqliteError>> {
-        let publish = self.write(move |connection, now| enqueue::publish(connection, now, &events));
+        let bytes = events.iter().map(NewEvent::held_bytes).sum();
+        let publish = self.write_sized(bytes, move |connection, now| {
+            enqueue::publish(connection, now, &events)
+        });
         let (published, hinted) = publish.await?;
         if let Some(hinted) = hinted {
             self.tell(hinted);
@@ -394,7 +422,10 @@ impl Store for Sqlite {
     }
 
     async fn put_endpoint(&self, endpoint: Endpoint) -> Result<(), SqliteError> {
-        let put = self.write(move |connection, _| operate::put_endpoint(connection, &endpoint));
+        let bytes = endpoint.held_bytes();
+        let put = self.write_sized(bytes, move |connection, _| {
+            operate::put_endpoint(connection, &endpoint)
+        });
         let runs = put.await?;
         self.hint();
         end_of_grants(runs).await;
@@ -406,8 +437,10 @@ impl Store for Sqlite {
         endpoint: Endpoint,
         revision: Option<i64>,
     ) -> Result<bool, SqliteError> {
-        let replace = self
-            .write(move |connection, _| operate::replace_endpoint(connection, &endpoint, revision));
+        let bytes = endpoint.held_bytes();
+        let replace = self.write_sized(bytes, move |connection, _| {
+            operate::replace_endpoint(connection, &endpoint, revision)
+        });
         let replaced = replace.await?;
         self.hint();
         end_of_grants(replaced == Some(true)).await;

@@ -11,6 +11,7 @@ use rusqlite::StatementStatus;
 use tempfile::TempDir;
 
 use super::*;
+use crate::message::MAX_PAYLOAD;
 use crate::store::{AfterAttempt, AttemptRecord, Claimed, Refusal};
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -442,4 +443,33 @@ fn an_outbox_in_an_in_memory_database_is_refused() {
         let refused = Sqlite::open(path).unwrap_err();
         assert!(matches!(refused, SqliteError::NotAFile), "{refused}");
     }
+}
+
+#[tokio::test]
+async fn while_the_disk_hangs_jobs_of_departed_callers_hold_at_most_64_mib() {
+    let (store, _directory) = open();
+    shop(&store).await;
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let (begin, begun) = tokio::sync::oneshot::channel();
+    let writer = store.writer().clone();
+    let hanging = tokio::spawn(async move {
+        let hang = move |_: &Connection| {
+            let _ = begin.send(());
+            let _ = released.recv();
+            Ok::<_, SqliteError>(())
+        };
+        writer.run(hang).await
+    });
+    begun.await.unwrap();
+    for event in 0..100 {
+        let large = NewMessage::new("shop", format!("{event}"), vec![0; MAX_PAYLOAD]);
+        let left = tokio::time::timeout(Duration::ZERO, store.enqueue(vec![large])).await;
+        assert!(left.is_err(), "the caller leaves");
+    }
+    drop(release);
+    hanging.await.unwrap().unwrap();
+    // It waits for room, and is the last.
+    store.enqueue(vec![message("last")]).await.unwrap();
+    let pending = store.summary().await.unwrap().pending;
+    assert_eq!(pending, 63 + 1, "those that found room, and the last");
 }
