@@ -240,13 +240,29 @@ impl Sqlite {
         .await
     }
 
-    /// Runs the closure on committed data, with the current time.
+    /// Runs the closure on committed data for an operator, with the current time.
     async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection, i64) -> Result<T, SqliteError> + Send + 'static,
     ) -> Result<T, SqliteError> {
+        self.read_with(&self.readers.for_operators, work).await
+    }
+
+    /// Runs the closure on committed data for a worker, with the current time.
+    async fn read_for_worker<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection, i64) -> Result<T, SqliteError> + Send + 'static,
+    ) -> Result<T, SqliteError> {
+        self.read_with(&self.readers.for_workers, work).await
+    }
+
+    async fn read_with<T: Send + 'static>(
+        &self,
+        free: &Arc<Semaphore>,
+        work: impl FnOnce(&Connection, i64) -> Result<T, SqliteError> + Send + 'static,
+    ) -> Result<T, SqliteError> {
         let (readers, clock) = (Arc::clone(&self.readers), Arc::clone(&self.clock));
-        let free = Arc::clone(&self.readers.free).acquire_owned().await;
+        let free = Arc::clone(free).acquire_owned().await;
         let free = free.map_err(|_| WriterError::Ended)?;
         let read = spawn_blocking(move || {
             let _free = free;
@@ -281,15 +297,18 @@ fn keep_statements(connection: &Connection) -> rusqlite::Result<()> {
 
 /// The bytes that jobs for the writer hold at most: 64 MiB.
 const MAX_QUEUED_BYTES: usize = 64 << 20;
-/// The largest number of concurrent readers. Reads do not block writes.
-const READERS: usize = 4;
+/// The largest number of concurrent readers for operators, and for workers: a list of many messages takes long, and
+/// must delay no attempt. Reads do not block writes.
+const OPERATOR_READERS: usize = 4;
+const WORKER_READERS: usize = 2;
 
 /// Read-only connections.
 #[derive(Debug)]
 struct Readers {
     file: PathBuf,
     idle: Mutex<Vec<Connection>>,
-    free: Arc<Semaphore>,
+    for_operators: Arc<Semaphore>,
+    for_workers: Arc<Semaphore>,
 }
 
 impl Readers {
@@ -297,7 +316,8 @@ impl Readers {
         Self {
             file,
             idle: Mutex::default(),
-            free: Arc::new(Semaphore::new(READERS)),
+            for_operators: Arc::new(Semaphore::new(OPERATOR_READERS)),
+            for_workers: Arc::new(Semaphore::new(WORKER_READERS)),
         }
     }
 
@@ -380,8 +400,10 @@ impl Store for Sqlite {
         most: usize,
     ) -> Result<Vec<EndpointWork>, SqliteError> {
         let worker = worker.to_owned();
-        self.read(move |connection, now| work::find(connection, now, &worker, within, most))
-            .await
+        self.read_for_worker(move |connection, now| {
+            work::find(connection, now, &worker, within, most)
+        })
+        .await
     }
 
     async fn acquire(
@@ -412,7 +434,7 @@ impl Store for Sqlite {
         attempts: Vec<ConfirmRequest>,
     ) -> Result<Vec<Option<Bytes>>, SqliteError> {
         let worker = worker.to_owned();
-        self.read(move |connection, _| claim::confirm(connection, &worker, &attempts))
+        self.read_for_worker(move |connection, _| claim::confirm(connection, &worker, &attempts))
             .await
     }
 

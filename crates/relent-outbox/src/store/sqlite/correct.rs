@@ -24,7 +24,7 @@ impl Sqlite {
             return Ok(());
         }
         self.write(correct_leases).await?;
-        let ahead = self.read(ahead).await?;
+        let ahead = self.read_for_worker(ahead).await?;
         for batch in ahead.chunks(MAX_TRANSACTION_ROWS) {
             let batch = batch.to_vec();
             self.write(move |connection, now| correct(connection, now, &batch))

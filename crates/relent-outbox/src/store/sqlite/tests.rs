@@ -473,3 +473,16 @@ async fn while_the_disk_hangs_jobs_of_departed_callers_hold_at_most_64_mib() {
     let pending = store.summary().await.unwrap().pending;
     assert_eq!(pending, 63 + 1, "those that found room, and the last");
 }
+
+#[tokio::test]
+async fn long_lists_of_operators_delay_no_read_of_a_worker() {
+    let (store, _directory) = open();
+    shop(&store).await;
+    store.enqueue(vec![message("paid")]).await.unwrap();
+    store.heartbeat("worker", LEASE).await.unwrap();
+    let all = u32::try_from(OPERATOR_READERS).unwrap();
+    let _lists = store.readers.for_operators.acquire_many(all).await.unwrap();
+    let find = store.find_work("worker", Duration::ZERO, 100);
+    let found = tokio::time::timeout(LEASE, find).await.unwrap();
+    assert_eq!(found.unwrap().len(), 1);
+}
