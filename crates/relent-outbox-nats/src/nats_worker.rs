@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_nats::client::RequestErrorKind;
@@ -20,7 +21,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use crate::observe;
 use crate::queue::{MAX_OVERHEAD_BYTES, Queue, REPORT_TIMEOUT, RESPONSE_TIMEOUT, RETRY_PAUSE};
 use crate::wire::{self, ACCEPTED, Attempt};
-use relent_outbox::fault::FaultKind;
+use relent_outbox::fault::{FaultKind, LONGEST_WAIT};
 use relent_outbox::sender::{Exchange, Sender};
 use relent_outbox::text::printable;
 
@@ -29,6 +30,9 @@ const MAX_BATCH: usize = 256;
 /// Memory is counted in units of this size in bytes. The longest attempt needs [`MAX_ATTEMPT_KIB`] of them.
 const KIB: usize = 1 << 10;
 const MAX_ATTEMPT_KIB: u32 = 2 << 10;
+/// After this number of local faults in a row the process leaves attempts to others for a while. A few may be those of
+/// single endpoints, such as an address of IPv6 on a machine without it.
+const MANY_FAULTS: usize = 3;
 /// The time limit of a request for attempts.
 const BATCH_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -94,16 +98,17 @@ impl NatsWorker {
         let one = Arc::new(SharedState {
             queue: self.queue,
             sender: self.sender,
+            faults: AtomicUsize::new(0),
         });
         let mut attempts = JoinSet::new();
         let mut shutdown = pin!(shutdown);
-        let mut consumer = None;
+        let (mut consumer, mut pause) = (None, Duration::ZERO);
         loop {
             while attempts.try_join_next().is_some() {}
             let (batch, slots, memory) = tokio::select! {
                 biased;
                 () = &mut shutdown => break,
-                asked = one.request_batch(&mut consumer, &slots, &memory) => match asked {
+                asked = one.request_batch(&mut consumer, &mut pause, &slots, &memory) => match asked {
                     Ok(batch) => batch,
                     Err(error) => {
                         observe::nats_error(&error);
@@ -139,13 +144,28 @@ impl NatsWorker {
 struct SharedState {
     queue: Queue,
     sender: Sender,
+    /// The number of attempts since the last one without a local fault.
+    faults: AtomicUsize,
 }
 
 impl SharedState {
+    /// Waits while attempts fail by local faults, and returns the number of attempts to request: one as a test. A failing
+    /// attempt ends at once, so a process without a resolver, for example, would take nearly all attempts.
+    async fn after_faults(&self, pause: &mut Duration) -> usize {
+        if self.faults.load(Ordering::Relaxed) < MANY_FAULTS {
+            *pause = Duration::ZERO;
+            return MAX_BATCH;
+        }
+        *pause = (2 * *pause).clamp(RETRY_PAUSE, LONGEST_WAIT);
+        sleep(*pause).await;
+        1
+    }
+
     /// Requests as many attempts as slots and memory allow, once one slot and memory for the longest attempt are free.
     async fn request_batch(
         &self,
         consumer: &mut Option<PullConsumer>,
+        pause: &mut Duration,
         slots: &Arc<Semaphore>,
         memory: &Arc<Semaphore>,
     ) -> Result<(Batch, OwnedSemaphorePermit, OwnedSemaphorePermit), String> {
@@ -153,7 +173,8 @@ impl SharedState {
             Some(consumer) => consumer,
             None => consumer.insert(self.queue.consumer().await?),
         };
-        let free = acquire_range(slots, 1, MAX_BATCH).await?;
+        let most = self.after_faults(pause).await;
+        let free = acquire_range(slots, 1, most).await?;
         let memory = acquire_range(memory, MAX_ATTEMPT_KIB, usize::MAX).await?;
         let batch = consumer.batch().max_messages(free.num_permits());
         let batch = batch.max_bytes(memory.num_permits().saturating_mul(KIB));
@@ -255,6 +276,10 @@ impl SharedState {
         // is unavailable that could take longer than the permission lasts.
         let acknowledged = acknowledge(message, AckKind::Ack);
         let ((), exchange) = join(acknowledged, self.exchange(&attempt, payload)).await;
+        match exchange.fault {
+            Some(_) => self.faults.fetch_add(1, Ordering::Relaxed),
+            None => self.faults.swap(0, Ordering::Relaxed),
+        };
         let result = match exchange.result {
             Ok(_) => "answered",
             Err(_) => "failed",

@@ -2,13 +2,17 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use relent_http::webhook::{Verifier, VerifyingKey};
 use relent_outbox::endpoint::{Acknowledgement, Endpoint};
 use relent_outbox::message::NewMessage;
+use relent_outbox::resolver::{Resolve, Resolving};
 use relent_outbox::secrets::Secrets;
+use relent_outbox::sender::Sender;
 use relent_outbox::store::{AttemptRecord, Filter, MessageState, MessageStatus, Sqlite, Store};
 use relent_outbox::worker::{Drained, Worker, WorkerConfig};
 use relent_outbox_nats::{NatsWorker, NatsWorkerConfig, Queue, QueueName, async_nats};
@@ -134,9 +138,13 @@ pub(crate) async fn queue(nats: &servers::Nats) -> Queue {
 }
 
 async fn deliverer(nats: &servers::Nats) -> Running<usize> {
+    deliverer_with(nats, local_sender()).await
+}
+
+async fn deliverer_with(nats: &servers::Nats, sender: Sender) -> Running<usize> {
     let mut config = NatsWorkerConfig::default();
     config.drain = Duration::from_secs(5);
-    let deliverer = NatsWorker::new(queue(nats).await, local_sender(), config);
+    let deliverer = NatsWorker::new(queue(nats).await, sender, config);
     let (stop, stopped) = oneshot::channel();
     let task = tokio::spawn(deliverer.run(async {
         let _ = stopped.await;
@@ -688,4 +696,46 @@ async fn attempts_refused_during_a_store_outage_run_after_it() {
     );
     let _ = relay.end().await;
     deliverer.end().await;
+}
+
+/// A resolver that responds for all names, or for none.
+struct AllNames(bool);
+
+impl Resolve for AllNames {
+    fn resolve(&self, _: String) -> Resolving {
+        let answer = match self.0 {
+            true => Ok(vec![IpAddr::from([127, 0, 0, 1])]),
+            false => Err(std::io::Error::other("for a test")),
+        };
+        Box::pin(async move { answer })
+    }
+}
+
+/// Its attempts end at once, so it could take nearly all of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_on_a_faulty_machine_leaves_attempts_to_others() {
+    let Some(nats) = servers::nats() else { return };
+    let (bench, receiver) = (Bench::new(), Receiver::new(|_| ok()).await);
+    for name in (0..20).map(|number| format!("shop-{number}")) {
+        let url = format!("http://{name}.example:{}/", receiver.address.port());
+        let endpoint = Endpoint::new(&name, url).policy(QUICK);
+        bench.store.put_endpoint(endpoint).await.unwrap();
+        bench.enqueue(&name, 10).await;
+    }
+    let deliverer = async |resolves| {
+        let mut config = support::local();
+        config.resolver = Arc::new(AllNames(resolves));
+        deliverer_with(&nats, Sender::new(config).unwrap()).await
+    };
+    let deliverers = [
+        deliverer(true).await,
+        deliverer(false).await,
+        deliverer(false).await,
+    ];
+    let relay = bench.worker(Some(queue(&nats).await));
+    within(bench.until_delivered()).await;
+    let _ = relay.end().await;
+    for deliverer in deliverers {
+        assert_eq!(deliverer.end().await, 0);
+    }
 }
