@@ -45,8 +45,8 @@ pub use progress::Progress;
 pub use queued::{Queued, QueuedBy};
 pub use race::{Race, RaceOutcome};
 pub use session::InvalidSavedSession;
-use session::Session;
 use session::decision::Decision;
+use session::{Session, TimeoutSource};
 use stop::StopReason;
 use trace::Trace;
 
@@ -250,11 +250,11 @@ impl CallWork {
     }
 }
 
-/// Whether all failures so far were attempt timeouts.
+/// Whether one attempt timeout ended all attempts so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Timeouts {
     None,
-    All,
+    All(TimeoutSource),
     NotAll,
 }
 
@@ -334,22 +334,38 @@ impl<'w> Call<'w> {
         (started != UNREAD_CLOCK).then_some(started)
     }
 
-    /// The attempt timeout, if the policy has one and every failure so far was that timeout.
+    /// The attempt timeout, if the policy has one and it ended every attempt so far. `None` if they had different
+    /// timeouts, or if another time limit ended one sooner.
     #[must_use]
     pub fn timed_out<E: Environment>(&self, environment: &E) -> Option<Duration> {
         match self.timeouts {
-            Timeouts::All => self.session.attempt_timeout(environment.policy()),
+            Timeouts::All(source) => source.timeout(environment.policy()),
             Timeouts::None | Timeouts::NotAll => None,
         }
     }
 
-    /// Keeps whether only timeouts were seen.
+    /// Keeps whether only one attempt timeout was seen. Call it before the decision about the failure.
     #[inline]
-    const fn note_cause(&mut self, cause: Cause) {
+    fn note_cause(&mut self, policy: &Policy, cause: Cause, now: Instant) {
         self.timeouts = match (self.timeouts, cause) {
-            (Timeouts::None | Timeouts::All, Cause::Timeout) => Timeouts::All,
+            (Timeouts::NotAll, _) => return,
+            (before, Cause::Timeout) => self.note_timeout(policy, before, now),
             _ => Timeouts::NotAll,
         };
+    }
+
+    #[cold]
+    fn note_timeout(&self, policy: &Policy, before: Timeouts, now: Instant) -> Timeouts {
+        let source = self.session.timeout_source(policy);
+        let by_deadline = self.session.remaining(policy, now) == Some(Duration::ZERO);
+        // Sooner it was another time limit, such as that of the transport. A timer may be a little early.
+        let elapsed = now.saturating_since(self.session.started());
+        let is_early = |timeout: Duration| elapsed < timeout - timeout / 16;
+        match before {
+            Timeouts::All(other) if other != source => Timeouts::NotAll,
+            _ if by_deadline || source.timeout(policy).is_some_and(is_early) => Timeouts::NotAll,
+            _ => Timeouts::All(source),
+        }
     }
 
     /// Takes the trace, if one was requested.

@@ -195,7 +195,7 @@ impl Call<'_> {
         }
         match raced {
             RaceOutcome::GoesOn { .. } => {
-                self.note_cause(failure.cause);
+                self.note_cause(environment.policy(), failure.cause, now);
                 self.record_racer(racer, now, Some(failure.cause), Some(*failure), None);
             }
             RaceOutcome::Over { latest, .. } => {

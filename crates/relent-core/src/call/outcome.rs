@@ -133,8 +133,8 @@ impl Call<'_> {
         failure: &Failure,
         decide: impl FnOnce(&mut Self, &mut E, Instant, &Failure) -> Decision,
     ) -> Decision {
-        self.note_cause(failure.cause);
         let now = self.now(environment);
+        self.note_cause(environment.policy(), failure.cause, now);
         if let Some(destination) = environment.destination()
             && (destination.learns() || failure.hint.delay().is_some() || !self.has_left())
         {

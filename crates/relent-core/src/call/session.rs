@@ -79,6 +79,21 @@ pub struct Session {
     hedge_taken: Taken,
 }
 
+/// The source of an attempt timeout: the rule with this index, or the policy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TimeoutSource(u8);
+
+impl TimeoutSource {
+    /// The attempt timeout, if there is one.
+    pub(crate) fn timeout(self, policy: &Policy) -> Option<Duration> {
+        self.of_rule(policy).or(policy.attempt_timeout)
+    }
+
+    fn of_rule(self, policy: &Policy) -> Option<Duration> {
+        policy.rules.get(usize::from(self.0))?.attempt_timeout
+    }
+}
+
 impl Session {
     /// Starts a session at `now`. `repeatable`: whether it is known that the operation may run twice
     /// without harm, by its nature, a key, a precondition, or the caller's word. If not, the policy's
@@ -242,11 +257,16 @@ impl Session {
 
     /// The attempt timeout of the rule of the last failure, or of the policy.
     pub(crate) fn attempt_timeout(&self, policy: &Policy) -> Option<Duration> {
-        policy
-            .rules
-            .get(usize::from(self.rule))
-            .and_then(|rule| rule.attempt_timeout)
-            .or(policy.attempt_timeout)
+        self.timeout_source(policy).timeout(policy)
+    }
+
+    /// Where the attempt timeout comes from.
+    pub(crate) fn timeout_source(&self, policy: &Policy) -> TimeoutSource {
+        let of_rule = TimeoutSource(self.rule);
+        match of_rule.of_rule(policy) {
+            Some(_) => of_rule,
+            None => TimeoutSource(NO_RULE),
+        }
     }
 
     /// The last instant at which an attempt may start, by `max_elapsed` and the deadline:

@@ -8,8 +8,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use relent::error::{DynError, NoLastError};
-use relent::policy::HedgeConfig;
-use relent::{Backoff, GaveUp, NamedPolicy, Policy, StopReason, blocking, retry, retry_mut};
+use relent::failure::Cause;
+use relent::policy::{HedgeConfig, Pattern, PolicyBuilder, Rule};
+use relent::{
+    Backoff, Failure, GaveUp, NamedPolicy, Policy, StopReason, blocking, retry, retry_mut,
+};
 
 /// The text of the innermost error.
 const ROOT: &str = "connection refused";
@@ -406,4 +409,44 @@ async fn the_text_says_why_each_attempt_failed() {
         summary.to_string(),
         "succeeded after 1 attempt in 0s\nattempt 1: succeeded after 0s"
     );
+}
+
+/// Attempts that the deadline cuts off sooner, that different rules limit, or that end earlier by a limit of their own.
+#[tokio::test(start_paused = true)]
+async fn the_text_names_an_attempt_timeout_only_if_it_ended_every_attempt() {
+    const SECOND: Duration = Duration::from_secs(1);
+    let once_more = || ONCE_MORE.clone().into_builder();
+    let timed_out = |policy: PolicyBuilder| async move {
+        let policy = policy.build().unwrap();
+        let silent = retry(&policy, pending::<Result<(), MyError>>);
+        silent.await.unwrap_err().summary().timed_out
+    };
+    let patient = Rule {
+        attempt_timeout: Some(5 * SECOND),
+        ..Rule::on([Pattern::Timeout])
+    };
+    let limited = || once_more().attempt_timeout(SECOND);
+    assert_eq!(timed_out(limited()).await, Some(SECOND));
+    let cut_off = limited().deadline(SECOND + SECOND / 2);
+    assert_eq!(timed_out(cut_off).await, None, "one ended after 500 ms");
+    let longer = limited().rule(patient.clone());
+    assert_eq!(
+        timed_out(longer).await,
+        None,
+        "one ended after 1 s, one after 5 s"
+    );
+    let single = limited().rule(patient).max_retries(0);
+    assert_eq!(
+        timed_out(single).await,
+        Some(SECOND),
+        "the rule limits only the next"
+    );
+
+    let policy = limited().build().unwrap();
+    let own_limit = retry(&policy, async || {
+        tokio::time::sleep(SECOND / 5).await;
+        Err::<(), _>(refused())
+    });
+    let own_limit = own_limit.classify(|_| Failure::ambiguous().cause(Cause::Timeout));
+    assert_eq!(own_limit.await.unwrap_err().summary().timed_out, None);
 }
