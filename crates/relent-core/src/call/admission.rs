@@ -27,7 +27,8 @@ pub enum NextStep {
         /// The reason for the wait.
         by: BlockedBy,
         /// Notice for the caller, once for each control: that the attempt is queued, by which control,
-        /// and for how long at most. `after` can be shorter, since the wait may continue then.
+        /// and for how long at most. `after` can be shorter, since the wait may continue then. Another
+        /// notice follows if the destination responds for the first time, and the call may wait longer.
         queued: Option<Queued>,
     },
     /// Give up. The call has returned everything that it had acquired.
@@ -150,6 +151,7 @@ impl Call<'_> {
     ) -> NextStep {
         let now = self.now(environment);
         let before = self.blocked_since();
+        let could_wait_longer = self.is_notice_short();
         let stop = match self.admission(environment, now, waker) {
             Admission::Start(permit) => {
                 let learns = environment.destination().is_some_and(Destination::learns);
@@ -164,8 +166,10 @@ impl Call<'_> {
             Admission::Wait(until, by) => {
                 self.report_admission(environment, before, Some(now));
                 let after = until.saturating_since(now);
-                let is_new = before.is_none_or(|(before, _)| before != by);
-                let queued = is_new.then(|| self.queued(environment, until)).flatten();
+                let is_longer = could_wait_longer && !self.is_notice_short();
+                let is_new = is_longer || before.is_none_or(|(before, _)| before != by);
+                let queued = is_new.then(|| self.queued(environment, now, until));
+                let queued = queued.flatten();
                 if let Some(queued) = &queued {
                     environment.on_queued(queued);
                 }
@@ -244,6 +248,7 @@ impl Call<'_> {
                 by,
                 since,
                 answer_by: request.answer_by,
+                may_wait_longer: self.may_wait_longer(environment),
             });
         }
         admission

@@ -46,9 +46,34 @@ impl Call<'_> {
         environment.on_admission(held, self.blocked_by(), now);
     }
 
+    /// Whether the first response of the destination lets the call wait longer.
+    pub(super) fn may_wait_longer<E: Environment>(&self, environment: &E) -> bool {
+        self.without_deadline(environment).is_some()
+            && environment
+                .destination()
+                .is_some_and(|there| !there.has_responded())
+    }
+
+    /// Whether its notice names a wait that the first response of the destination makes longer.
+    pub(super) fn is_notice_short(&self) -> bool {
+        let stage = self.destination_state.as_ref().map(|state| &state.stage);
+        matches!(
+            stage,
+            Some(Stage::Waiting {
+                may_wait_longer: true,
+                ..
+            })
+        )
+    }
+
     /// Details for a queued attempt that requests admission again at `until`; `None` if it is not
     /// queued.
-    pub(super) fn queued<E: Environment>(&self, environment: &E, until: Instant) -> Option<Queued> {
+    pub(super) fn queued<E: Environment>(
+        &self,
+        environment: &E,
+        now: Instant,
+        until: Instant,
+    ) -> Option<Queued> {
         let (by, since) = self.blocked_since()?;
         let policy = environment.policy();
         let started = self.session.started();
@@ -77,7 +102,7 @@ impl Call<'_> {
                 }
                 BlockedBy::CircuitBreaker => QueuedBy::CircuitBreaker,
             },
-            at_most: Some(latest.saturating_since(since)),
+            at_most: Some(latest.saturating_since(now)),
         })
     }
 }

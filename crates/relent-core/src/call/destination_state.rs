@@ -24,6 +24,8 @@ pub(super) enum Stage {
         /// The deadline as of joining the queue. It identifies the waiter there, whatever the
         /// environment returns later.
         answer_by: Instant,
+        /// Whether the first response of the destination would let the call wait longer than its notice says.
+        may_wait_longer: bool,
     },
     /// The attempt may start, or runs.
     Permitted(Permit),

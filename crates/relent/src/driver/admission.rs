@@ -106,7 +106,8 @@ impl<K: Clock> Driver<'_, K> {
 
     /// Like [`entered`](Self::entered), and calls the closure when the attempt is queued, with the
     /// control of the destination that queues it and the longest wait. Calls it again if another
-    /// control takes over.
+    /// control takes over, or if the call may wait longer, since the destination has responded for the
+    /// first time.
     ///
     /// ```
     /// use relent::{Destination, Policy};

@@ -10,7 +10,7 @@ use std::time::Duration;
 use relent::clock::Clock;
 use relent::destination::AttemptOutcome;
 use relent::driver::{Driver, NextStep};
-use relent::failure::{Audience, Cause};
+use relent::failure::{Audience, Cause, Network};
 use relent::hook::{Queued, QueuedBy};
 use relent::policy::{BudgetConfig, Pattern, RateLimitConfig, Rule, ThrottleConfig};
 use relent::{
@@ -649,6 +649,36 @@ async fn a_queued_notice_names_the_control_and_the_longest_wait() {
     }
     let first = "attempt 1 is queued by the circuit breaker of the destination for at most 9s";
     assert_eq!(lines[0], first);
+}
+
+/// The first response of the destination lets a call without a deadline wait for 30 s instead of 9 s.
+#[tokio::test(start_paused = true)]
+async fn a_queued_call_is_notified_again_if_it_may_wait_longer() {
+    let there = Destination::new(Policy::STANDARD);
+    let began = Instant::now();
+    let call = |number: u32| {
+        let there = &there;
+        async move {
+            let fails = || async move {
+                Err::<(), _>(match began.elapsed() < 3 * SECOND {
+                    true => Failure::network(Network::Connect),
+                    false => Failure::ambiguous().cause(Cause::Status(503)),
+                })
+            };
+            let mut latest = Duration::ZERO;
+            let call = retry(Policy::STANDARD, fails).classify(|failure| *failure);
+            let call = call.destination(there).notify(|notice| {
+                latest = began.elapsed() + notice.wait;
+            });
+            call.await.unwrap_err();
+            let took = began.elapsed();
+            assert!(
+                took > 9 * SECOND && took <= latest,
+                "{number}: {took:?}, {latest:?}"
+            );
+        }
+    };
+    tokio::join!(call(1), call(2), call(3));
 }
 
 #[tokio::test(start_paused = true)]
