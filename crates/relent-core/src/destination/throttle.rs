@@ -125,7 +125,8 @@ impl Throttle {
         draw >= probability
     }
 
-    /// Reports that the destination accepted a request, whatever its later outcome.
+    /// Reports that the destination accepted a request: it succeeded, or was rejected as permanent, such as with 404.
+    /// A request that was throttled, timed out, or failed in any other way, such as with 500, is not accepted.
     pub fn on_accept(&mut self, now: Instant) {
         self.window.add(now, ACCEPTS);
     }
