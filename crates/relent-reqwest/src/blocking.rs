@@ -16,6 +16,7 @@
 //! Requests run on a background thread of the client, and each call here blocks its own thread until the request
 //! ends. In an async task use [`Client`](crate::Client).
 
+use std::cell::Cell;
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use relent_core::Policy;
 use relent_http::IdempotencyKey;
 use reqwest::IntoUrl;
 use tokio::runtime::Runtime;
+use tokio::task::block_in_place;
 
 use crate::body::Body;
 use crate::error::Error;
@@ -40,6 +42,11 @@ use crate::error::Error;
 pub struct Client {
     client: crate::Client,
     runtime_thread: Arc<RuntimeThread>,
+}
+
+thread_local! {
+    /// Whether this is the runtime thread of a blocking client.
+    static IS_RUNTIME_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The runtime thread of the requests. It ends with the last handle.
@@ -60,6 +67,7 @@ impl RuntimeThread {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("relent-reqwest")
+            .on_thread_start(|| IS_RUNTIME_THREAD.set(true))
             .enable_all()
             .build()?;
         Ok(Arc::new(Self(Some(runtime))))
@@ -77,8 +85,13 @@ impl RuntimeThread {
                 let _ = done.send(future.await);
             });
         }
+        // A hook of a request may make requests itself. It waits on the runtime thread, which another one replaces.
+        let received = match IS_RUNTIME_THREAD.get() {
+            true => block_in_place(|| until_done.recv()),
+            false => until_done.recv(),
+        };
         let ended = |_| Error::Request("the thread of the client has ended".into());
-        until_done.recv().map_err(ended)?
+        received.map_err(ended)?
     }
 }
 

@@ -6,7 +6,7 @@ use relent::{Backoff, Policy};
 use relent_reqwest::blocking::Client;
 use relent_reqwest::{Error, IdempotencyKey, default_builder};
 
-use crate::scripted::{Server, Step, pattern, response};
+use crate::scripted::{Server, Step, TEST_TIMEOUT, pattern, response};
 
 fn client() -> Client {
     let policy = Policy::builder(Backoff::constant(Duration::from_millis(1)));
@@ -61,4 +61,26 @@ async fn a_blocking_client_does_not_panic_in_an_async_task() {
     let server = busy_then(b"done");
     let response = client().get(server.url("/")).send().unwrap();
     assert_eq!(response.text().unwrap(), "done");
+}
+
+/// Such as a hook that requests a new token. It runs on the only thread of the client.
+#[test]
+fn a_hook_of_a_blocking_request_can_send_another_one() {
+    let server = Server::script([
+        Step::Answer(response(401, &[], "")),
+        Step::Answer(response(200, &[], "token")),
+        Step::Answer(response(200, &[], "done")),
+    ]);
+    let (client, token) = (client(), server.url("/token"));
+    let inner = client.clone();
+    let (done, until_done) = std::sync::mpsc::channel();
+    let get = client.get(server.url("/")).with(|request| {
+        request.when(move |_, _, response| {
+            let denied = response.is_some_and(|response| response.status() == 401);
+            denied && inner.get(&token).send().unwrap().text().unwrap() == "token"
+        })
+    });
+    std::thread::spawn(move || done.send(get.send().unwrap().text().unwrap()));
+    let text = until_done.recv_timeout(TEST_TIMEOUT);
+    assert_eq!(text.as_deref(), Ok("done"));
 }
