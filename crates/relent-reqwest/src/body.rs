@@ -9,7 +9,6 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, stream};
-use http::header::LOCATION;
 use http::{Method, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt;
@@ -18,6 +17,7 @@ use tokio::fs::File;
 use tokio::io::AsyncReadExt;
 use tokio::runtime::Handle;
 
+use crate::redirects::{CurrentRequest, is_unfollowed_for_its_body};
 use crate::streamed::Streamed;
 
 /// Request body: bytes, or a file or stream that each attempt opens again.
@@ -95,7 +95,10 @@ impl RedirectedRequest {
         }))
     }
 
-    /// Whether this response is a redirect that keeps the body. 301 and 302 make a GET of a POST only.
+    /// Whether this response is a redirect that keeps the body, and that reqwest can follow with a body in one piece. 301
+    /// and 302 make a GET of a POST only.
+    ///
+    /// After a redirect that was followed, reqwest has dropped the body, and the first server may have processed it.
     pub(crate) fn by(&self, response: &reqwest::Response) -> bool {
         let keeps = match response.status() {
             StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT => true,
@@ -104,7 +107,12 @@ impl RedirectedRequest {
             }
             _ => false,
         };
-        keeps && response.headers().contains_key(LOCATION)
+        let is_first = || {
+            let mut asked = self.request.url().clone();
+            asked.set_fragment(None);
+            *response.url() == asked && !CurrentRequest::has_changed_method()
+        };
+        keeps && is_first() && is_unfollowed_for_its_body(response)
     }
 
     /// The request with a body that reqwest can send on. The first connection releases its body.

@@ -124,7 +124,7 @@ impl Client {
         let mut client = Self::from_client(http, policy);
         let options = client.options();
         options.tracked = redirects.tracked;
-        options.no_redirects = redirects.none;
+        options.no_redirects |= redirects.none;
         options.follows_redirects = redirects.follows;
         client.inner_mut().new_builder = Some(Arc::new(new_builder));
         Ok(client)
@@ -140,7 +140,8 @@ impl Client {
     /// request that is not repeatable is therefore never sent again, unless you declare that its
     /// [redirects are tracked](Self::redirects_are_tracked). Repeatable requests are retried as usual.
     pub fn from_client(http: reqwest::Client, policy: impl Into<Arc<Policy>>) -> Self {
-        Self(Arc::new(ClientInner {
+        let no_redirects = redirects::are_off(&http);
+        let mut client = Self(Arc::new(ClientInner {
             http,
             new_builder: None,
             unpooled: Arc::default(),
@@ -148,7 +149,9 @@ impl Client {
             routes: Vec::new(),
             key_form: KeyForm::default(),
             body_cap: Replay::CAP,
-        }))
+        }));
+        client.options().no_redirects = no_redirects;
+        client
     }
 
     /// Declares that an [existing client](Self::from_client) tracks its redirects and has no retries of its own.

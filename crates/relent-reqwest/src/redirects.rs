@@ -145,6 +145,12 @@ pub(crate) fn unfollowed(response: &reqwest::Response) -> Option<RedirectRefused
     }
 }
 
+/// Whether reqwest returned this redirect only because it cannot send the body again.
+#[cold]
+pub(crate) fn is_unfollowed_for_its_body(response: &reqwest::Response) -> bool {
+    why_unfollowed(response).why == Refusal::Body
+}
+
 #[cold]
 fn why_unfollowed(response: &reqwest::Response) -> RedirectRefused {
     let Some(location) = response.headers().get(LOCATION) else {
@@ -302,6 +308,12 @@ impl CurrentRequest {
         Self { verb, since: 0 }
     }
 
+    /// Whether a redirect of the attempt that is polled on this thread has changed the method. Its body is dropped then.
+    pub(crate) fn has_changed_method() -> bool {
+        let current_request = CURRENT_REQUEST.get();
+        current_request.is_some_and(|current_request| current_request.since > 0)
+    }
+
     /// The state after a redirect with this status, for request `number`. reqwest turns a POST into a GET after 301
     /// and 302, and any method but HEAD after 303.
     fn redirected(self, status: StatusCode, number: u32) -> Self {
@@ -336,6 +348,12 @@ struct TrackedPolicy {
     none: bool,
     /// Whether the policy follows every redirect or makes it an error.
     follows: bool,
+}
+
+/// Whether this client is known to follow no redirects. Only its `Debug` text has its policy, if that is not tracked.
+pub(crate) fn are_off(http: &reqwest::Client) -> bool {
+    let none = format!("redirect_policy: {:?}", format!("{:?}", Policy::none()));
+    format!("{http:?}").contains(&none)
 }
 
 /// Properties of the redirects of a client.

@@ -836,3 +836,56 @@ async fn more_redirects_than_the_limit_are_not_followed() {
     refused_redirect("3", client.get(server.url("/0")).send().await);
     assert_eq!(server.count(), 15);
 }
+
+/// A long body is sent to the first URL again if the redirect keeps it and can be followed; otherwise the `POST` might
+/// run twice.
+#[tokio::test]
+async fn a_long_post_is_sent_again_only_to_follow_a_redirect_with_its_body() {
+    const NO_URL: &str = "http://[";
+    let none = || redirect::Policy::none();
+    let sent = |client: Client, first: u16, second: (u16, &'static str)| async move {
+        let server = Server::answering(move |_, seen| match seen.path() {
+            "/pay" if first == 0 => Step::Answer(response(second.0, &[("location", second.1)], "")),
+            "/pay" => Step::Answer(response(first, &[("location", "/done")], "")),
+            "/done" => Step::Answer(response(second.0, &[("location", second.1)], "")),
+            _ => Step::Answer(response(200, &[], "")),
+        });
+        let post = client.post(server.url("/pay")).body(vec![7; 100 << 10]);
+        let status = post
+            .send()
+            .await
+            .ok()
+            .map(|response| response.status().as_u16());
+        let posts = server.seen();
+        let posts = posts.iter().filter(|seen| seen.method() == "POST").count();
+        (posts, status)
+    };
+    let default = || client(quick());
+    let policy = || quick().build().unwrap();
+    // The request that follows is the third `POST`.
+    assert_eq!(sent(default(), 0, (307, "/next")).await, (3, Some(200)));
+    assert_eq!(sent(default(), 0, (308, NO_URL)).await, (1, None));
+    for processed in [301, 302, 303] {
+        assert_eq!(sent(default(), processed, (307, NO_URL)).await, (1, None));
+        assert_eq!(
+            sent(default(), processed, (307, "/next")).await,
+            (1, Some(200))
+        );
+    }
+    let stops = || {
+        redirect::Policy::custom(|attempt| match attempt.status().as_u16() {
+            307 => attempt.stop(),
+            _ => attempt.follow(),
+        })
+    };
+    let stopping =
+        Client::from_builder(move || plain().redirect(track_redirects(stops())), policy());
+    assert_eq!(
+        sent(stopping.unwrap(), 303, (307, "/next")).await,
+        (1, Some(307))
+    );
+    let untracked = Client::from_builder(move || plain().redirect(none()), policy()).unwrap();
+    assert_eq!(sent(untracked, 0, (307, "/next")).await, (1, Some(307)));
+    let existing = Client::from_client(plain().redirect(none()).build().unwrap(), policy());
+    assert_eq!(sent(existing, 0, (307, "/next")).await, (1, Some(307)));
+}
