@@ -195,11 +195,16 @@ where
             };
         };
         let entered = this.span.enter();
-        let polled = this.watch.poll(|| sending.poll(context));
+        let (polled, redirected) = this.watch.poll(|| sending.poll(context));
         drop(entered);
         match (polled, this.head_timeout) {
             (Poll::Ready(outcome), _) => Poll::Ready(outcome.map_err(Into::into)),
-            (Poll::Pending, Some(head_timeout)) => head_timeout.poll(context).map(Err),
+            (Poll::Pending, Some(head_timeout)) => {
+                if redirected {
+                    head_timeout.restart();
+                }
+                head_timeout.poll(context).map(Err)
+            }
             (Poll::Pending, None) => Poll::Pending,
         }
     }

@@ -58,6 +58,11 @@ impl HeadTimeout {
         }
     }
 
+    /// A server has responded with a redirect, and the next request is on its way.
+    pub(crate) fn restart(&mut self) {
+        self.timer = None;
+    }
+
     /// Polls the timer while there is no head.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Box<AttemptFailure>> {
         let within = self.within;

@@ -439,17 +439,18 @@ impl RedirectWatch {
         }
     }
 
-    /// Polls the attempt, and stores the redirects of that poll.
+    /// Polls the attempt, and stores the redirects of that poll. Also returns whether there were any.
     #[inline]
-    pub(crate) fn poll<T>(&mut self, poll: impl FnOnce() -> T) -> T {
+    pub(crate) fn poll<T>(&mut self, poll: impl FnOnce() -> T) -> (T, bool) {
         let before = POLICY_CALLS.get();
         let around = CURRENT_REQUEST.replace(self.current_request);
         let polled = poll();
         self.current_request = CURRENT_REQUEST.replace(around);
-        if POLICY_CALLS.get() != before {
+        let redirected = POLICY_CALLS.get() != before;
+        if redirected {
             self.take_redirect(before);
         }
-        polled
+        (polled, redirected)
     }
 
     #[cold]

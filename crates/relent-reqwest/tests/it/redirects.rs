@@ -889,3 +889,23 @@ async fn a_long_post_is_sent_again_only_to_follow_a_redirect_with_its_body() {
     let existing = Client::from_client(plain().redirect(none()).build().unwrap(), policy());
     assert_eq!(sent(existing, 0, (307, "/next")).await, (1, Some(307)));
 }
+
+/// The redirect is a sign of life.
+#[tokio::test]
+async fn the_read_timeout_starts_again_with_each_redirect() {
+    const PAUSE: Duration = Duration::from_millis(400);
+    let server = Server::answering(|_, seen| {
+        let to = match seen.path() {
+            "/1" => response(302, &[("location", "/2")], ""),
+            "/2" => response(307, &[("location", "/3")], ""),
+            _ => response(200, &[], "done"),
+        };
+        Step::Slow(PAUSE, usize::MAX, to)
+    });
+    let client = client(quick().max_retries(0)).read_timeout(2 * PAUSE);
+    for whole in [false, true] {
+        let get = client.get(server.url("/1"));
+        let get = if whole { get.whole_body() } else { get };
+        assert_eq!(get.send().await.unwrap().status(), 200, "{whole}");
+    }
+}
