@@ -20,6 +20,7 @@ use crate::read_timeout::HeadTimeout;
 use crate::redirects::{CurrentRequest, RedirectWatch, unfollowed};
 use crate::request_template::Template;
 use crate::retry_options::RetryOptions;
+use crate::secret::remove_credentials;
 
 /// The connections that an attempt may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -217,6 +218,8 @@ pub(crate) struct Sender<'a> {
     pub(crate) template: &'a Template,
     pub(crate) cross_layer_call: &'a mut CrossLayerCall<TokioClock>,
     pub(crate) connection: Connection,
+    /// Whether the request goes directly to another origin than that of the call, which gets no credentials.
+    pub(crate) elsewhere: bool,
 }
 
 impl Sender<'_> {
@@ -248,7 +251,12 @@ impl Sender<'_> {
         };
         let http = self.client.http(self.connection);
         let head_timeout = options.head_timeout(self.template, body, attempt.limit);
-        RunningAttempt::start(start, built, span_fields, head_timeout, |request| {
+        let elsewhere = self.elsewhere;
+        RunningAttempt::start(start, built, span_fields, head_timeout, |mut request| {
+            if elsewhere {
+                // Again, since the caller's hook may have added some.
+                remove_credentials(request.headers_mut());
+            }
             SendFuture::new(http, request, opened, options)
         })
     }

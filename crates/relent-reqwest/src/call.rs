@@ -217,6 +217,7 @@ impl ClientCall {
             template,
             cross_layer_call,
             connection,
+            elsewhere: false,
         };
         let until = TimeLimit::after(attempt.limit);
         let built = sender.request(attempt.number, first.take());

@@ -30,6 +30,7 @@ use crate::redirects::RedirectWatch;
 use crate::request_template::Template;
 use crate::resumable::{Resumable, announces_ranges};
 use crate::retry_options::{CallDriver, RetryOptions};
+use crate::secret::adds_credentials;
 use crate::sink::Sink;
 
 /// A download, resumed across attempts; [`run`](Self::run) makes the attempts. For a download that starts at the
@@ -426,19 +427,27 @@ impl<'c> Download<'c> {
         Result<reqwest::Response, Box<FailedAttempt>>,
     ) {
         let template = &self.template;
+        let partial = self.partial.as_ref().filter(|partial| partial.received > 0);
+        let mut elsewhere =
+            partial.is_some_and(|partial| partial.uses_another_origin(&self.range_state));
+        // reqwest would add its default headers at the other origin, but not after a redirect.
+        if elsewhere && adds_credentials(self.client.http(self.connection)) {
+            (self.range_state.first_url, elsewhere) = (true, false);
+        }
         let mut sender = Sender {
             client: self.client,
             options: &self.options,
             template,
             cross_layer_call: &mut self.cross_layer_call,
             connection: self.connection,
+            elsewhere,
         };
         let mut built = sender.request(self.begun.number, None);
         let mut asked = DownloadRequest::default();
         if let Ok(request) = &mut built {
             asked.url = Some(request.url().clone());
-            let partial = self.partial.as_ref().filter(|partial| partial.received > 0);
             asked.rest = partial.is_some_and(|partial| partial.ask(&self.range_state, request));
+            sender.elsewhere &= asked.rest;
         }
         let opened = self.until.timeout(template.body().opened(opened)).await;
         let opened = opened.and_then(|opened| opened.map_err(AttemptFailure::unopened));

@@ -16,6 +16,7 @@ use crate::resumable::{
     Resumable, is_strong_tag, length, number, only, opaque, strong_validator,
     without_fragment_and_user,
 };
+use crate::secret::remove_credentials;
 
 /// State of the requests for the rest within one download.
 #[derive(Default, Debug)]
@@ -185,6 +186,14 @@ impl Partial {
         match range_state.without_if_range {
             true => None,
             false => self.resumable(),
+        }
+    }
+
+    /// Whether the request goes to another origin than the first URL.
+    pub(crate) fn uses_another_origin(&self, range_state: &RangeState) -> bool {
+        match (&self.asked, self.url()) {
+            (Some(asked), Some(url)) => !range_state.first_url && url.origin() != asked.origin(),
+            _ => false,
         }
     }
 
@@ -371,16 +380,7 @@ pub(crate) fn has_own_range(request: &HeaderMap) -> bool {
 /// Changes the URL of a request, as a redirect would.
 fn redirect_to(request: &mut reqwest::Request, to: &Url) {
     if request.url().origin() != to.origin() {
-        use http::header::{AUTHORIZATION, COOKIE, HOST, PROXY_AUTHORIZATION, WWW_AUTHENTICATE};
-        for name in [
-            AUTHORIZATION,
-            COOKIE,
-            HOST,
-            PROXY_AUTHORIZATION,
-            WWW_AUTHENTICATE,
-        ] {
-            request.headers_mut().remove(name);
-        }
+        remove_credentials(request.headers_mut());
     }
     *request.url_mut() = to.clone();
 }

@@ -91,6 +91,7 @@ impl ClientCall {
             template,
             cross_layer_call,
             connection,
+            elsewhere: false,
         };
         let mut start = |racer: &RaceAttempt, body: Body, opened: OpenedBody| {
             let attempt = racer.attempt();

@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+use http::HeaderMap;
+use http::header::{
+    AUTHORIZATION, COOKIE, HOST, HeaderName, PROXY_AUTHORIZATION, WWW_AUTHENTICATE,
+};
 use relent_http::attempt::{REDACTED, is_secret};
 use reqwest::Url;
 
@@ -36,6 +40,30 @@ pub(crate) fn redacted(mut error: reqwest::Error) -> reqwest::Error {
         redact(url);
     }
     error
+}
+
+/// The header fields that reqwest does not send to another origin after a redirect, and the host.
+static FOR_ONE_ORIGIN: [HeaderName; 5] = [
+    AUTHORIZATION,
+    COOKIE,
+    HOST,
+    PROXY_AUTHORIZATION,
+    WWW_AUTHENTICATE,
+];
+
+/// Removes the header fields that a redirect does not send to another origin.
+pub(crate) fn remove_credentials(headers: &mut HeaderMap) {
+    for name in &FOR_ONE_ORIGIN {
+        headers.remove(name);
+    }
+}
+
+/// Whether this client adds such a field to each request. Only its `Debug` text has its default headers; a value with
+/// such a text counts, too.
+pub(crate) fn adds_credentials(http: &reqwest::Client) -> bool {
+    let shown = format!("{http:?}");
+    let has = |name: &HeaderName| shown.contains(&format!("{:?}: ", name.as_str()));
+    FOR_ONE_ORIGIN.iter().any(has)
 }
 
 /// Shows a URL without credentials.

@@ -32,8 +32,11 @@ fn quick() -> PolicyBuilder {
         .max_retries(3)
 }
 
+fn plain() -> reqwest::ClientBuilder {
+    default_builder().no_proxy().tls_certs_only([])
+}
+
 fn client(policy: PolicyBuilder) -> Client {
-    let plain = || default_builder().no_proxy().tls_certs_only([]);
     Client::from_builder(plain, policy.build().unwrap()).unwrap()
 }
 
@@ -510,6 +513,50 @@ async fn resuming_at_another_origin_sends_no_credentials() {
     for seen in store.seen() {
         assert_eq!(seen.header("authorization"), None);
         assert_eq!(seen.header("accept"), Some("a/b"));
+    }
+}
+
+/// Credentials that are added after the download has built its request. With those of the client, the rest is
+/// requested from the first URL, whose redirect removes them.
+#[tokio::test]
+async fn resuming_at_another_origin_sends_no_credentials_of_client_and_hook() {
+    fn secret(headers: &mut http::HeaderMap) {
+        let value = http::HeaderValue::from_static("Bearer secret");
+        headers.insert(http::header::AUTHORIZATION, value);
+    }
+    let with_defaults = || {
+        let mut headers = http::HeaderMap::new();
+        secret(&mut headers);
+        plain().default_headers(headers)
+    };
+    let policy = || quick().build().unwrap();
+    let hooked = Client::from_builder(plain, policy()).unwrap();
+    let hooked = hooked.on_attempt(|_, headers| secret(headers));
+    let defaults = Client::from_builder(with_defaults, policy()).unwrap();
+    for (client, firsts) in [(hooked, 1), (defaults, 2)] {
+        let whole = pattern(3, LENGTH);
+        let served = whole.clone();
+        let store = Server::answering(move |index, seen| {
+            ranged(&served, seen, [20_000, usize::MAX][index])
+        });
+        let to = store.url("/file?signature=1");
+        let first = Server::script([redirect(&to)]);
+        let mut sink = RecordingSink::default();
+        client
+            .download(get(&first.url("/")), &mut sink)
+            .await
+            .unwrap();
+        assert!(sink.bytes == whole);
+        assert_eq!((first.count(), store.count()), (firsts, 2));
+        assert_eq!(store.seen()[1].range_start(), Some(20_000));
+        let told = |server: &Server| {
+            let seen = server.seen();
+            let secrets = seen
+                .iter()
+                .filter(|seen| seen.header("authorization").is_some());
+            secrets.count()
+        };
+        assert_eq!((told(&first), told(&store)), (firsts, 0));
     }
 }
 
