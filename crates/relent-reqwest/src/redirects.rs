@@ -52,6 +52,10 @@ thread_local! {
 /// [`default_builder`](crate::default_builder) tracks its own policy. Wrap every other redirect policy in this function, including
 /// [`Policy::none`]. Where redirects are not tracked, a request that is not repeatable is never sent again.
 ///
+/// If the policy is [`Policy::limited`], each redirect that cannot be followed is an error, as with [`limit_redirects`].
+/// The error has neither the head nor the body of the redirect. To read those, such as of a 301 of Amazon S3 without
+/// `Location`, use [`Policy::none`] or a [`Policy::custom`].
+///
 /// ```
 /// use relent::Policy;
 /// use relent_reqwest::Client;
@@ -99,7 +103,8 @@ fn track(policy: Policy, kind: TrackedPolicy) -> Policy {
 ///
 /// If a [`Client`](crate::Client) builds the reqwest client ([`Client::from_builder`](crate::Client::from_builder)),
 /// each other redirect that cannot be followed is an error, too: one without a valid `Location`, and one that keeps a
-/// request body which is not in memory. reqwest alone returns these redirects as responses.
+/// request body which is not in memory. reqwest alone returns these redirects as responses; the error has neither
+/// their head nor their body.
 ///
 /// ```
 /// use relent_reqwest::{default_builder, limit_redirects};
