@@ -481,7 +481,9 @@ impl Run {
                     let stop = decision.and_then(|decision| decision.stop());
                     let own = attempted.ended.status();
                     let status = status(own, attempted.cancelled, stop);
-                    let interrupted = output::to_stdout(attempted.stdout, signals).await?;
+                    // The output of a success is not cut off, since the command has done its work.
+                    let end = how.limits.last.filter(|_| verdict.is_some());
+                    let interrupted = output::to_stdout(attempted.stdout, signals, end).await?;
                     return Ok(RunEnd {
                         status: interrupted.map_or(status, status_of),
                         stop,

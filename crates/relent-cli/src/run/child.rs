@@ -380,7 +380,7 @@ async fn supervise(
             ask_to_end(group);
         }
         let mut hurried = false;
-        let mut silence = pin!(activity.ceased(OUTPUT_SILENCE, MAX_OUTPUT_WAIT));
+        let mut silence = pin!(activity.ceased(OUTPUT_SILENCE, MAX_OUTPUT_WAIT, Duration::MAX));
         // After the deadline, output is awaited only as long as it takes to end the group.
         let output_deadline = attempt.limits.last.map(|last| match limit.is_ending() {
             true => attempt.limits.kill_asked_at(last),
@@ -388,7 +388,9 @@ async fn supervise(
         });
         let mut last_silence = pin!(async {
             until(output_deadline).await;
-            activity.ceased(LAST_OUTPUT_SILENCE, OUTPUT_SILENCE).await;
+            activity
+                .ceased(LAST_OUTPUT_SILENCE, OUTPUT_SILENCE, output::STALLED_READER)
+                .await;
         });
         while open && !hurried || awaited {
             tokio::select! {
@@ -578,20 +580,23 @@ struct Activity {
 
 impl Activity {
     /// Waits until no output has arrived for `silence`, or for `most` in total. Time in which relent
-    /// itself is blocked does not count.
-    async fn ceased(&self, silence: Duration, most: Duration) {
-        let (mut silent, mut total) = (Duration::ZERO, Duration::ZERO);
+    /// itself is blocked does not count, unless it is blocked for `stalled` at a time.
+    async fn ceased(&self, silence: Duration, most: Duration, stalled: Duration) {
+        let (mut silent, mut total, mut blocked) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
         let mut seen = self.moves.get();
-        while silent < silence && total < most {
+        while silent < silence && total < most && blocked < stalled {
             sleep(POLL_INTERVAL).await;
             if self.passing_on.get() == 0 {
                 silent += POLL_INTERVAL;
                 total += POLL_INTERVAL;
+                blocked = Duration::ZERO;
+            } else {
+                blocked += POLL_INTERVAL;
             }
             let moves = self.moves.get();
             if moves != seen {
                 seen = moves;
-                silent = Duration::ZERO;
+                (silent, blocked) = (Duration::ZERO, Duration::ZERO);
             }
         }
     }

@@ -1,10 +1,15 @@
 //! Writes the buffered standard output of a command to its destination, once.
 
 use std::fs::File;
+use std::future::pending;
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::error::Error;
 use crate::signals::Signals;
@@ -12,8 +17,12 @@ use crate::spool::Spool;
 use crate::stdout;
 use crate::writing::write_all;
 
+/// After the deadline, a reader of relent's output that takes nothing for this long does not delay the end.
+pub(crate) const STALLED_READER: Duration = Duration::from_secs(1);
+
 /// Writes the output of the final attempt to standard output. Returns the signal that ended the
-/// writing early, if one did.
+/// writing early, if one did. From `end` on, the reader has to take something at least each
+/// [`STALLED_READER`].
 ///
 /// A reader that has gone away (`| head`) is no error: it needs no more, and the command has done its
 /// work.
@@ -23,9 +32,30 @@ use crate::writing::write_all;
 pub(crate) async fn to_stdout(
     spool: Spool,
     signals: &mut Signals,
+    end: Option<Instant>,
 ) -> Result<Option<Signal>, Error> {
     let stdout = stdout::duplicate().map_err(Error::WriteStdout)?;
-    uninterrupted(signals, move || copy(&spool, stdout)).await
+    let written = Arc::new(AtomicU64::new(0));
+    let count = written.clone();
+    tokio::select! {
+        done = uninterrupted(signals, move || copy(&spool, stdout, &count)) => done,
+        () = stalled(end, &written) => Ok(None),
+    }
+}
+
+/// Waits until the reader has stalled after `end`; for ever without it.
+async fn stalled(end: Option<Instant>, written: &AtomicU64) {
+    let Some(end) = end else {
+        return pending().await;
+    };
+    sleep_until(end).await;
+    loop {
+        let before = written.load(Ordering::Relaxed);
+        sleep(STALLED_READER).await;
+        if written.load(Ordering::Relaxed) == before {
+            return;
+        }
+    }
 }
 
 /// Passes a piece of output on to standard output while its command runs. Returns false if standard output has lost its
@@ -80,9 +110,11 @@ pub(crate) async fn to_stderr(
         return Ok(None);
     };
     let stderr = File::from(stderr);
-    uninterrupted(signals, move || match copy(&spool, stderr) {
-        Err(Error::WriteStdout(_)) => Ok(()),
-        result => result,
+    uninterrupted(signals, move || {
+        match copy(&spool, stderr, &AtomicU64::new(0)) {
+            Err(Error::WriteStdout(_)) => Ok(()),
+            result => result,
+        }
     })
     .await
 }
@@ -101,8 +133,10 @@ async fn uninterrupted(
     }
 }
 
-fn copy(spool: &Spool, mut to: File) -> Result<(), Error> {
-    let mut buf = vec![0; 1 << 16];
+/// Writes a spool, and counts the `written` bytes.
+fn copy(spool: &Spool, mut to: File, written: &AtomicU64) -> Result<(), Error> {
+    // Small pieces, so that a slow reader is not taken for a stalled one.
+    let mut buf = vec![0; 1 << 12];
     let mut position = 0;
     while position < spool.len() {
         let n = spool
@@ -113,6 +147,7 @@ fn copy(spool: &Spool, mut to: File) -> Result<(), Error> {
             result => result.map_err(Error::WriteStdout)?,
         }
         position += n as u64;
+        written.store(position, Ordering::Relaxed);
     }
     Ok(())
 }

@@ -37,6 +37,25 @@ fn kill_after_is_part_of_the_deadline() {
 }
 
 #[test]
+fn a_stalled_reader_does_not_extend_the_deadline() {
+    // The output is more than a pipe holds. In the last case it is written by relent before the attempt has ended.
+    for (limits, script, status) in [
+        (&[][..], "seq 400000; sleep 1000", 124),
+        (&[], "seq 400000; exit 7", 7),
+        (&["--stream"], "seq 400000; sleep 1000", 124),
+    ] {
+        let deadline = ["--deadline=1s", "--max-retries=0", "--retry-on-output=x"];
+        let mut relent = sh(&[&deadline[..], limits].concat(), script)
+            .spawn()
+            .unwrap();
+        let unread = relent.stdout.take();
+        eventually("relent ends", || relent.try_wait().unwrap().is_some());
+        assert_eq!(relent.wait().unwrap().code(), Some(status), "{script}");
+        drop(unread);
+    }
+}
+
+#[test]
 fn no_process_of_the_group_runs_after_the_deadline() {
     // Neither the command nor its child reacts to SIGTERM.
     let script = "trap '' TERM; sleep 1000 & echo $! >&2; echo $$ >&2; echo ready >&2; \
