@@ -102,6 +102,18 @@ impl Route {
     }
 
     fn certificate(&self, url: &Url, error: &reqwest::Error, what: &str) -> String {
+        // Of a tunnel's own client, the error of reqwest is within that of the request.
+        let in_tunnel = chain(error)
+            .filter(|error| error.is::<reqwest::Error>())
+            .count()
+            > 1;
+        let proxy = self
+            .proxies
+            .of(url)
+            .filter(|proxy| proxy.scheme() == "https");
+        let url = proxy
+            .filter(|_| in_tunnel || url.scheme() == "http")
+            .unwrap_or(url);
         let at = host_and_port(url);
         let Some(rustls::Error::InvalidCertificate(error)) = rustls_error(error) else {
             return format!("{what} ({})", self.place(url));
@@ -125,6 +137,12 @@ impl Route {
             CertificateError::UnknownIssuer => format!(
                 "{whose} is not issued by a trusted CA; --cacert FILE names the trusted CAs"
             ),
+            CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
+                format!(
+                    "{whose} is that of a CA (basicConstraints CA:TRUE), which relent accepts from no \
+                     server without -k"
+                )
+            }
             CertificateError::Revoked => format!("{whose} has been revoked"),
             _ => format!("{whose}: {error}"),
         }

@@ -262,6 +262,15 @@ fn a_proxy_over_tls_refuses_and_opens_tunnels() {
         );
         assert_eq!(fetched.stdout, body.as_bytes());
     }
+    // A rejected certificate is that of the proxy, also of a request that goes through it.
+    for to in [&url, "http://name.invalid/"] {
+        let proxy = Proxy::start(Some(acceptor.clone()), |_| "");
+        let at = format!("localhost:{}", proxy.port);
+        let fetched = fetch(&["-x", &format!("https://{at}"), to]);
+        assert_eq!(fetched.status, 60, "{}", fetched.stderr);
+        let says = format!("that of {at} is not issued by a trusted CA");
+        assert!(fetched.stderr.contains(&says), "{to}: {}", fetched.stderr);
+    }
 }
 
 #[test]
