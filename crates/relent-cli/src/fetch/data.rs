@@ -252,6 +252,16 @@ pub(super) async fn upload(path: &Path, most: u64) -> Result<RequestBody, String
     all.finish().map_err(cannot_keep)
 }
 
+/// Checks the fields of `-F`, before their data is read.
+///
+/// # Errors
+/// A field is invalid.
+pub(super) fn check_form(fields: &[String]) -> Result<(), String> {
+    fields
+        .iter()
+        .try_for_each(|field| Field::parse(field).map(drop))
+}
+
 /// Builds multipart/form-data (RFC 7578) from the fields of `-F`, and adds its content type to `headers`.
 ///
 /// # Errors
@@ -320,6 +330,7 @@ impl<'a> Field<'a> {
             .ok_or("-F: a field is written as NAME=VALUE, NAME=@FILE or NAME=<FILE")?;
         let (mut kind, mut filename) = (None, None);
         while let Some((before, parameter)) = rest.rsplit_once(';') {
+            let parameter = parameter.trim_start();
             if let Some(value) = parameter.strip_prefix("type=") {
                 kind = Some(value);
             } else if let Some(value) = parameter.strip_prefix("filename=") {
@@ -535,7 +546,7 @@ mod tests {
         let path = file.path().to_str().unwrap();
         let fields = [
             "a=1;2".to_owned(),
-            "b=x;type=text/plain".to_owned(),
+            "b=x; type=text/plain".to_owned(),
             format!("c=@{path};filename=other;type=image/png"),
             format!("d=<{path}"),
         ];
@@ -552,11 +563,7 @@ mod tests {
         );
         assert_eq!(sent.body.len(), Some(wanted.len() as u64));
         for wrong in ["a", "=x", ""] {
-            assert!(
-                form(&[wrong.to_owned()], &mut HeaderMap::new(), 0)
-                    .await
-                    .is_err()
-            );
+            assert!(check_form(&["a=1".to_owned(), wrong.to_owned()]).is_err());
         }
         assert!(Field::parse("c=@/x/a\"b").unwrap().shown_name().is_some());
         assert_eq!(escaped("a\"b\r\n"), "a%22b%0D%0A");

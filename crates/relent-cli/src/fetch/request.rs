@@ -66,6 +66,7 @@ impl RequestHead {
                 headers.insert(name, value);
             }
         }
+        data::check_form(&args.form)?;
         let key = args.idempotency_key.as_deref();
         let key = key.map(|key| add_key(key, &mut headers)).transpose()?;
         if args.data.is_json() {

@@ -282,6 +282,15 @@ fn a_redirect_that_is_not_followed_is_reported() {
 }
 
 #[test]
+fn an_invalid_form_field_is_a_usage_error_before_any_data_is_read() {
+    for wrong in ["a", "=x", "a=b;type=x\ny"] {
+        let fetched = fetch(&["-F", "f=@/no/such/file", "-F", wrong, "http://127.0.0.1:1/"]);
+        assert_eq!(fetched.status, 2, "{wrong:?}: {}", fetched.stderr);
+        assert!(fetched.stderr.contains("-F"), "{}", fetched.stderr);
+    }
+}
+
+#[test]
 fn credentials_and_host_are_not_sent_to_another_origin() {
     let given = [
         "-L",
