@@ -35,7 +35,7 @@ use relent::{Attempt, Failure, Policy, Summary};
 use relent_reqwest::{
     AttemptError, Body, Client, Download, DownloadHook, FailedAttempt, LastResult,
 };
-use relent_reqwest::{default_builder, track_redirects};
+use relent_reqwest::{default_builder, is_followed, track_redirects};
 use reqwest::redirect;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
@@ -428,7 +428,7 @@ impl Fetch<'_> {
             .on_response(head.status().as_u16(), &url, kind);
         let leads = output::is_redirect(head);
         self.not_followed =
-            (self.args.location && output::asks_to_follow(head)).then(|| self.hops.why_not(head));
+            (self.args.location && is_followed(head.status())).then(|| self.hops.why_not(head));
         let redirect = head.status().is_redirection() && head.status() != StatusCode::NOT_MODIFIED;
         match redirect && (output.is_file() || leads) && !self.args.head {
             true => Ending::Redirect(head.status(), leads),

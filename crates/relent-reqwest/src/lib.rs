@@ -103,7 +103,7 @@ pub use error::Error;
 pub use failed::{AttemptError, FailedAttempt, LastResult};
 #[cfg(feature = "middleware")]
 pub use middleware::RetryMiddleware;
-pub use redirects::{RedirectRefused, limit_redirects, track_redirects};
+pub use redirects::{RedirectRefused, is_followed, limit_redirects, track_redirects};
 pub use relent_http::{HintOptions, IdempotencyKey, InvalidKey, KeyForm};
 pub use request::RequestBuilder;
 /// The version of reqwest that this crate uses.

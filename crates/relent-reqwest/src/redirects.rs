@@ -95,6 +95,12 @@ fn track(policy: Policy, kind: TrackedPolicy) -> Policy {
     })
 }
 
+/// Whether clients follow a response with this status to its `Location`: 301, 302, 303, 307 and 308.
+#[must_use]
+pub fn is_followed(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
+}
+
 /// Follows at most `most` redirects, and neither loops nor redirects to a scheme other than HTTP.
 ///
 /// Like [`Policy::limited`], but [tracked](track_redirects). A redirect beyond these limits ends the attempt with
@@ -144,10 +150,7 @@ fn refusal(attempt: &Attempt<'_>, most: usize) -> Option<RedirectRefused> {
 /// reqwest returns a redirect as the response, and does not call the policy, if it cannot make the next request.
 #[inline]
 pub(crate) fn unfollowed(response: &reqwest::Response) -> Option<RedirectRefused> {
-    match response.status().as_u16() {
-        301 | 302 | 303 | 307 | 308 => Some(why_unfollowed(response)),
-        _ => None,
-    }
+    is_followed(response.status()).then(|| why_unfollowed(response))
 }
 
 /// Whether reqwest returned this redirect only because it cannot send the body again.

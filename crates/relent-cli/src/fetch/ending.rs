@@ -7,7 +7,7 @@ use indicatif::HumanBytes;
 use nix::sys::signal::Signal;
 use relent::failure::{Cause, Network};
 use relent::{Failure, StopReason, Summary};
-use relent_reqwest::AttemptError;
+use relent_reqwest::{AttemptError, is_followed};
 
 use super::limits::TooLarge;
 use super::network_errors::{refused_by_socks, refused_tunnel};
@@ -125,7 +125,8 @@ impl Ending {
                 let redirect = format!("redirect ({}) not followed", status.as_u16());
                 let helps = match leads {
                     true => "use -L to follow it",
-                    false => "it has no Location that could be followed",
+                    false if is_followed(*status) => "it has no Location that could be followed",
+                    false => "no redirect with this status is followed",
                 };
                 if output.is_file() {
                     report_error(&format!("{redirect}, the file is unchanged; {helps}"));

@@ -12,7 +12,7 @@ use http::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, LAST_MODIFIED, L
 use http::{Method, Response};
 use indicatif::HumanBytes;
 use relent_http::field::http_date;
-use relent_reqwest::{Download, Resumable, Sink};
+use relent_reqwest::{Download, Resumable, Sink, is_followed};
 use reqwest::Url;
 
 use super::args::FetchArgs;
@@ -590,12 +590,7 @@ pub(super) fn url_of(head: &Response<()>) -> Url {
 
 /// Whether this is a redirect with a Location.
 pub(super) fn is_redirect(head: &Response<()>) -> bool {
-    asks_to_follow(head) && head.headers().contains_key(LOCATION)
-}
-
-/// Whether its status asks the client to follow a redirect.
-pub(super) fn asks_to_follow(head: &Response<()>) -> bool {
-    matches!(head.status().as_u16(), 301 | 302 | 303 | 307 | 308)
+    is_followed(head.status()) && head.headers().contains_key(LOCATION)
 }
 
 /// The last part of the path of a URL.

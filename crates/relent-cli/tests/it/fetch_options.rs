@@ -279,6 +279,14 @@ fn a_redirect_that_is_not_followed_is_reported() {
         fetched.stderr
     );
     assert_eq!(fetch(&["-s", &server.url("/")]).stderr, "");
+    // A status that no client follows by itself.
+    let folder = tempfile::tempdir().unwrap();
+    let server = answer(300, &[("location", "/new")], "choose");
+    let name = folder.path().join("file");
+    let fetched = fetch(&["-L", "-o", name.to_str().unwrap(), &server.url("/")]);
+    assert_eq!(fetched.status, 47);
+    let says = "redirect (300) not followed, the file is unchanged; no redirect with this status is followed";
+    assert!(fetched.stderr.contains(says), "{}", fetched.stderr);
 }
 
 #[test]
