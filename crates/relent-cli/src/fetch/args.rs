@@ -190,7 +190,7 @@ pub(crate) struct FetchArgs {
     #[arg(long, value_name = "RATE", value_parser = rate, allow_hyphen_values = true)]
     pub(super) limit_rate: Option<u64>,
 
-    /// Give up a body of more than this many bytes (exit status 63); K, M and G are powers of 1024
+    /// Give up a body of more than this many bytes (exit status 63); K, M and G are powers of 1024; 0 is no limit
     #[arg(long, value_name = "BYTES", value_parser = bytes, allow_hyphen_values = true)]
     pub(super) max_filesize: Option<u64>,
 

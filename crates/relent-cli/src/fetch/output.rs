@@ -122,7 +122,10 @@ impl Output {
         method: &Method,
         url: &Url,
     ) -> Result<Self, ExitError> {
-        let remote = args.remote_name.then(|| remote_name(url)).transpose();
+        let remote = args
+            .remote_name
+            .then(|| remote_name(url, &args.url))
+            .transpose();
         let remote = remote.map_err(ExitError::usage)?;
         let name = args.output.as_deref().or(remote.as_deref().map(Path::new));
         let name = name.unwrap_or(Path::new(STDOUT));
@@ -180,7 +183,7 @@ impl Output {
             fail: args.fail,
             silent: args.says_nothing(),
             beside: None,
-            limits: Limits::new(args.limit_rate, args.max_filesize),
+            limits: Limits::new(args.limit_rate, args.max_filesize.filter(|most| *most > 0)),
             limited: false,
             remote_time: args.remote_time,
             modified: None,
@@ -593,13 +596,20 @@ pub(super) fn is_redirect(head: &Response<()>) -> bool {
     is_followed(head.status()) && head.headers().contains_key(LOCATION)
 }
 
-/// The last part of the path of a URL.
-fn remote_name(url: &Url) -> Result<String, String> {
+/// The last part of the path of a URL, as it was `typed`: a URL has no `é`, but `%C3%A9`.
+fn remote_name(url: &Url, typed: &str) -> Result<String, String> {
+    let path = typed.split(['?', '#']).next().unwrap_or_default();
+    let typed = path.rsplit('/').next().unwrap_or_default();
+    let is_same = |typed: &str| {
+        let joined = url.join(&format!("./{typed}"));
+        joined.is_ok_and(|joined| joined.path() == url.path()) && !typed.contains(char::is_control)
+    };
     match url.path().rsplit('/').next() {
         // At the end of a URL, `-` is an ordinary name.
         Some(STDOUT) => Ok(format!("./{STDOUT}")),
-        Some(name) if !name.is_empty() => Ok(name.to_owned()),
-        _ => Err("-O: the URL has no name at its end: use -o FILE".to_owned()),
+        Some("") | None => Err("-O: the URL has no name at its end: use -o FILE".to_owned()),
+        Some(_) if is_same(typed) => Ok(typed.to_owned()),
+        Some(name) => Ok(name.to_owned()),
     }
 }
 

@@ -73,6 +73,15 @@ fn remote_name_takes_the_file_name_from_the_url() {
         ["-", "b%20c.txt"],
         "not standard output"
     );
+    // As in curl, the name is as typed; the server gets it percent-encoded.
+    assert_eq!(run(&server.url("/a/größe 1.txt#top")).status, 0);
+    assert!(folder.path().join("größe 1.txt").exists());
+    assert_eq!(
+        server.seen().last().unwrap().path(),
+        "/a/gr%C3%B6%C3%9Fe%201.txt"
+    );
+    assert_eq!(run(&server.url("/a\\c\td")).status, 0);
+    assert!(folder.path().join("cd").exists(), "as the URL is read");
 }
 
 #[test]
@@ -534,7 +543,7 @@ fn limit_rate_and_max_filesize_apply_to_a_body() {
     let fetched = fetch(&["--limit-rate", "1k", &url]);
     assert_eq!((fetched.status, fetched.stdout.len()), (0, 600));
     assert!(began.elapsed() >= Duration::from_millis(550));
-    for (size, status) in [("600", 0), ("599", 63), ("0.5k", 63), ("1M", 0)] {
+    for (size, status) in [("600", 0), ("599", 63), ("0.5k", 63), ("1M", 0), ("0", 0)] {
         let fetched = fetch(&["--max-filesize", size, &url]);
         assert_eq!(fetched.status, status, "{size}: {}", fetched.stderr);
         assert_eq!(fetched.stdout.is_empty(), status != 0);
