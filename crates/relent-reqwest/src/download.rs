@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use http::header::{IF_MODIFIED_SINCE, IF_NONE_MATCH};
+use http::header::{CONTENT_RANGE, IF_MODIFIED_SINCE, IF_NONE_MATCH};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt;
@@ -28,7 +28,7 @@ use crate::min_rate::{MinRate, RateWindow};
 use crate::partial::{Partial, RangeState, RestResponse, has_own_range};
 use crate::redirects::RedirectWatch;
 use crate::request_template::Template;
-use crate::resumable::{Resumable, announces_ranges};
+use crate::resumable::{Resumable, announces_ranges, length};
 use crate::retry_options::{CallDriver, RetryOptions};
 use crate::secret::adds_credentials;
 use crate::sink::Sink;
@@ -140,10 +140,12 @@ impl<'c> Download<'c> {
     /// Declares that the representation does not change during this download, nor since the call that it
     /// [resumes](Self::resume). If it does change, bytes of two representations can be mixed, as with `curl -C -`.
     ///
-    /// The rest is then requested even after a response without a strong validator, and may come from another URL, such
-    /// as that of a mirror. The response must be a 206 that begins at the right position and states the same total. A
-    /// known strong validator must still be the same, unless two responses of one attempt differ, which shows that each
-    /// server sends its own. After any other response the same attempt requests the whole.
+    /// The rest is then requested even after a response without a strong validator or with a `Content-Encoding`, and may
+    /// come from another URL, such as that of a mirror. The response must be a 206 that begins at the right position,
+    /// with the same total and the same `Content-Encoding`. A known strong validator must still be the same, unless two
+    /// responses of one attempt differ, which shows that each server sends its own. After any other response the same
+    /// attempt requests the whole. If the other response is a 416 without `Content-Range`, and the whole is as long as
+    /// the received part, the download is complete.
     #[must_use]
     pub const fn assume_unchanged(mut self) -> Self {
         self.range_state.declared_unchanged = true;
@@ -330,6 +332,15 @@ impl<'c> Download<'c> {
             return Err(AttemptFailure::malformed(what).into());
         }
         let Some(partial) = self.partial.as_mut().filter(|_| rest) else {
+            let received = self.range_state.perhaps_complete.take();
+            let head = head_of(&response);
+            if received.is_some()
+                && received == length(head.headers())
+                && head.status() == StatusCode::OK
+            {
+                self.complete(sink).await?;
+                return Ok(Some(head));
+            }
             return Ok(Some(self.read_from_start(response, url, sink).await?));
         };
         let (status, head) = (response.status(), head_of(&response));
@@ -403,6 +414,11 @@ impl<'c> Download<'c> {
                 if answer == RestResponse::Complete {
                     return Ok(FailedRest::Complete(head_of_whole(head, partial.received)));
                 }
+                let total = partial.total();
+                let perhaps_complete = status == StatusCode::RANGE_NOT_SATISFIABLE
+                    && !head.headers().contains_key(CONTENT_RANGE)
+                    && total.is_none_or(|total| total == partial.received);
+                self.range_state.perhaps_complete = perhaps_complete.then_some(partial.received);
                 let status = status.as_u16();
                 self.discard_part(format!(
                     "the server answered {status} when asked for the rest"

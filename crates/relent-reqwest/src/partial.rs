@@ -5,15 +5,13 @@
 //! declare that the representation does not change, as with `curl -C -`. Every request of a download uses
 //! [`Partial::answered`], whether it is the first or a retry.
 
-use http::header::{
-    CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_RANGE, LAST_MODIFIED, RANGE,
-};
+use http::header::{CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_RANGE, LAST_MODIFIED, RANGE};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use relent_http::field::trim;
 use reqwest::Url;
 
 use crate::resumable::{
-    Resumable, is_strong_tag, length, number, only, opaque, strong_validator,
+    Resumable, codings, is_strong_tag, length, number, only, opaque, strong_validator,
     without_fragment_and_user,
 };
 use crate::secret::remove_credentials;
@@ -30,6 +28,8 @@ pub(crate) struct RangeState {
     without_if_range: bool,
     /// Each server sends its own validator for the same representation, so none proves anything.
     validators_vary: bool,
+    /// A 416 did not state the total length, so these received bytes may be all.
+    pub(crate) perhaps_complete: Option<u64>,
 }
 
 /// The received part of a representation, and the place of the rest.
@@ -37,6 +37,8 @@ pub(crate) struct RangeState {
 pub(crate) struct Partial {
     of: PartIdentity,
     pub(crate) received: u64,
+    /// The content codings of the received bytes; `None` if unknown, for bytes of an earlier call without a validator.
+    codings: Option<Vec<HeaderValue>>,
     /// The URL requested in this call that led to this response. `None` for bytes of an earlier call: a request shows
     /// where the URL leads now.
     asked: Option<Url>,
@@ -91,7 +93,7 @@ impl Partial {
             url: Some(without_fragment_and_user(url)),
             total: length(head.headers()),
         };
-        let of = match Resumable::of(method, url, head) {
+        let of = match Resumable::of(method, url, head, range_state.declared_unchanged) {
             Some(of) if !range_state.validators_vary => PartIdentity::Named(of),
             _ if range_state.declared_unchanged => {
                 Resumable::allows_ranges(method, head).then(stated)?
@@ -101,6 +103,7 @@ impl Partial {
         Some(Self {
             of,
             received: 0,
+            codings: Some(codings(head.headers())),
             asked,
             other: None,
         })
@@ -111,6 +114,7 @@ impl Partial {
         Self {
             of: PartIdentity::Named(of),
             received,
+            codings: Some(Vec::new()),
             asked: None,
             other: None,
         }
@@ -122,13 +126,20 @@ impl Partial {
         Self {
             of: PartIdentity::Stated { url: None, total },
             received,
+            codings: None,
             asked: None,
             other: None,
         }
     }
 
+    /// The identity for the sink, if a validator proves it: not that of an encoded body.
+    pub(crate) fn resumable(&self) -> Option<&Resumable> {
+        let is_plain = self.codings.as_ref().is_none_or(Vec::is_empty);
+        self.named().filter(|_| is_plain)
+    }
+
     /// The identity with a strong validator, if there is one.
-    pub(crate) const fn resumable(&self) -> Option<&Resumable> {
+    const fn named(&self) -> Option<&Resumable> {
         match &self.of {
             PartIdentity::Named(resumable) => Some(resumable),
             PartIdentity::Stated { .. } => None,
@@ -185,7 +196,7 @@ impl Partial {
     const fn if_range_identity(&self, range_state: &RangeState) -> Option<&Resumable> {
         match range_state.without_if_range {
             true => None,
-            false => self.resumable(),
+            false => self.named(),
         }
     }
 
@@ -232,9 +243,9 @@ impl Partial {
                 }
             }
             StatusCode::PARTIAL_CONTENT
-                if !headers.contains_key(CONTENT_ENCODING) && !is_multipart(headers) =>
+                if self.has_same_codings(range_state, headers) && !is_multipart(headers) =>
             {
-                match range().and_then(content_range) {
+                match range().and_then(|range| content_range(range, self.total())) {
                     Some(range)
                         if range.first == self.received
                             && self.can_be_at(range_state, url, Some(range.total)) =>
@@ -244,7 +255,10 @@ impl Partial {
                     _ => RestResponse::Other,
                 }
             }
-            StatusCode::OK if Resumable::allows_ranges(&Method::GET, head) => {
+            StatusCode::OK
+                if Resumable::allows_ranges(&Method::GET, head)
+                    && self.has_same_codings(range_state, headers) =>
+            {
                 self.whole(range_state, url, headers)
             }
             _ => RestResponse::Other,
@@ -259,7 +273,7 @@ impl Partial {
         headers: &HeaderMap,
         range: ContentRange,
     ) -> RestResponse {
-        let ours = self.resumable().map(|of| of.validator.clone());
+        let ours = self.named().map(|of| of.validator.clone());
         let others = match self.compare_validator(range_state, headers) {
             ValidatorMatch::Unproven => return RestResponse::Other,
             // One response of this attempt had another validator, and this one has ours.
@@ -311,7 +325,18 @@ impl Partial {
         };
         let states = range_state.declared_unchanged;
         let same_url = |of: &Resumable| of.can_be_at(url, total, states);
-        same_total && self.resumable().is_none_or(same_url)
+        same_total && self.named().is_none_or(same_url)
+    }
+
+    /// Whether these are the content codings of the received bytes. Without the caller's declaration only a body that
+    /// is not encoded can be resumed.
+    fn has_same_codings(&self, range_state: &RangeState, headers: &HeaderMap) -> bool {
+        let theirs = codings(headers);
+        match &self.codings {
+            _ if !range_state.declared_unchanged => theirs.is_empty(),
+            Some(ours) => *ours == theirs,
+            None => true,
+        }
     }
 
     /// Compares the validator. Without the caller's declaration it must be present and the same.
@@ -346,6 +371,7 @@ impl Partial {
         total: u64,
     ) {
         let (url, total) = (without_fragment_and_user(url), Some(total));
+        self.codings = Some(codings(headers));
         let validator = match &self.of {
             _ if range_state.validators_vary => None,
             PartIdentity::Named(of) => Some(&of.validator),
@@ -403,9 +429,9 @@ struct ContentRange {
     total: u64,
 }
 
-/// Parses `bytes 0-499/1234`. An unknown total (`*`) is rejected: it would not show when the representation is
-/// complete, or that it is the same one.
-fn content_range(value: &[u8]) -> Option<ContentRange> {
+/// Parses `bytes 0-499/1234`. A total that the server does not know (`*`) is that of the first response, if that is
+/// `known`; otherwise the range is rejected, because nothing would show when the representation is complete.
+fn content_range(value: &[u8], known: Option<u64>) -> Option<ContentRange> {
     let value = trim(value);
     let unit = value.get(..6)?;
     if !unit.eq_ignore_ascii_case(b"bytes ") {
@@ -413,7 +439,11 @@ fn content_range(value: &[u8]) -> Option<ContentRange> {
     }
     let (range, total) = split(trim(&value[6..]), b'/')?;
     let (first, last) = split(range, b'-')?;
-    let (first, last, total) = (number(first)?, number(last)?, number(total)?);
+    let total = match total {
+        b"*" => known,
+        total => number(total),
+    };
+    let (first, last, total) = (number(first)?, number(last)?, total?);
     (first <= last && last < total).then_some(ContentRange { first, last, total })
 }
 
@@ -441,7 +471,7 @@ mod tests {
     use proptest::prelude::*;
 
     use http::HeaderName;
-    use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, DATE};
+    use http::header::{ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, DATE};
 
     use super::*;
     use crate::resumable::NotResumable;
@@ -464,7 +494,7 @@ mod tests {
     }
 
     fn of(fields: &[(&str, &str)]) -> Option<Resumable> {
-        Resumable::of(&Method::GET, &url(), &head(200, fields))
+        Resumable::of(&Method::GET, &url(), &head(200, fields), false)
     }
 
     /// 40 bytes of 100.
@@ -500,6 +530,7 @@ mod tests {
             first_url: false,
             without_if_range: false,
             validators_vary: false,
+            perhaps_complete: None,
         }
     }
 
@@ -536,10 +567,10 @@ mod tests {
         assert_eq!(of(&[TAG, ("accept-ranges", "none")]), None);
         for status in [201, 203, 206, 404] {
             let head = head(status, &[TAG, LENGTH]);
-            assert_eq!(Resumable::of(&Method::GET, &url(), &head), None);
+            assert_eq!(Resumable::of(&Method::GET, &url(), &head, true), None);
         }
         let head = head(200, &[TAG, LENGTH]);
-        assert_eq!(Resumable::of(&Method::POST, &url(), &head), None);
+        assert_eq!(Resumable::of(&Method::POST, &url(), &head, true), None);
         for name in ["range", "if-range"] {
             let ranged = request("http://localhost/", &[(name, "bytes=5-")]);
             assert!(has_own_range(ranged.headers()));
@@ -654,7 +685,6 @@ mod tests {
             "bytes 41-99/100",
             "bytes 0-99/100",
             "bytes 40-99/101",
-            "bytes 40-99/*",
             "bytes 40-100/100",
             "bytes 40-39/100",
             "bytes */100",
@@ -666,6 +696,16 @@ mod tests {
         ] {
             assert_eq!(after(&[TAG, range(wrong)]), RestResponse::Other, "{wrong}");
         }
+        assert_eq!(
+            after(&[TAG, range("bytes 40-99/*")]),
+            RestResponse::Rest(100),
+            "the first response has stated the total"
+        );
+        let unstated = head(206, &[TAG, range("bytes 40-99/*")]);
+        assert_eq!(
+            answer(&mut begun_by(&[TAG]), &url(), &unstated),
+            RestResponse::Other
+        );
         let right = range("bytes 40-99/100");
         assert_eq!(after(&[right]), RestResponse::Other, "no tag");
         assert_eq!(after(&[("etag", "\"v2\""), right]), RestResponse::Other);
@@ -808,9 +848,35 @@ mod tests {
             let answered = partial.answered(&mut range_state, &url(), &part);
             assert_eq!(answered, RestResponse::Rest(100), "{fields:?}");
         }
-        for refused in [("accept-ranges", "none"), ("content-encoding", "br")] {
-            assert!(begun_from(&url(), &[LENGTH, refused], &unchanged()).is_none());
+        let none = [LENGTH, ("accept-ranges", "none")];
+        assert!(begun_from(&url(), &none, &unchanged()).is_none());
+    }
+
+    #[test]
+    fn an_encoded_body_is_resumed_only_as_declared_and_with_the_same_coding() {
+        let gzip = ("content-encoding", "gzip");
+        let identity = ("content-encoding", "Identity");
+        let begins = [TAG, LENGTH, gzip];
+        assert!(begun_from(&url(), &begins, &RangeState::default()).is_none());
+        let part = ("content-range", "bytes 40-99/100");
+        for (first, then, expected) in [
+            (gzip, gzip, RestResponse::Rest(100)),
+            (identity, part, RestResponse::Rest(100)),
+            (gzip, ("content-encoding", "br"), RestResponse::Other),
+            (gzip, identity, RestResponse::Other),
+            (identity, gzip, RestResponse::Other),
+        ] {
+            let mut begun = begun_from(&url(), &[TAG, LENGTH, first], &unchanged()).unwrap();
+            let mut fields = vec![TAG, part];
+            fields.extend((then != part).then_some(then));
+            let answered = begun.answered(&mut unchanged(), &url(), &head(206, &fields));
+            assert_eq!(answered, expected, "{first:?}, then {then:?}");
         }
+        // Of bytes of an earlier call, the caller declares the coding, too.
+        let rest = head(206, &[TAG, part, gzip]);
+        let answered = Partial::stated(40, None).answered(&mut unchanged(), &url(), &rest);
+        assert_eq!(answered, RestResponse::Rest(100));
+        assert_eq!(answer(&mut begun(), &url(), &rest), RestResponse::Other);
     }
 
     #[test]
@@ -920,7 +986,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_panic(value: Vec<u8>) {
-            let _ = content_range(&value);
+            let _ = content_range(&value, Some(100));
         }
 
         /// For any response head: no panic, its identity can be stored and read back, and the rest begins at the right
@@ -938,7 +1004,7 @@ mod tests {
                     head.headers_mut().append(name, value);
                 }
             }
-            if let Some(of) = Resumable::of(&Method::GET, &url(), &head) {
+            if let Some(of) = Resumable::of(&Method::GET, &url(), &head, false) {
                 prop_assert_eq!(status, 200);
                 match of.validator() {
                     // A non-ASCII entity tag cannot be stored.
@@ -962,7 +1028,7 @@ mod tests {
         fn every_valid_content_range_is_parsed(first in 0..1_u64 << 40, more in 0..1_u64 << 40, rest in 1..1_u64 << 40) {
             let (last, total) = (first + more, first + more + rest);
             let value = format!("bytes {first}-{last}/{total}");
-            prop_assert_eq!(content_range(value.as_bytes()), Some(ContentRange { first, last, total }));
+            prop_assert_eq!(content_range(value.as_bytes(), None), Some(ContentRange { first, last, total }));
         }
     }
 }

@@ -89,24 +89,28 @@ impl Resumable {
 
     /// Whether the rest of this response may be requested with `Range` if it is cut short.
     ///
-    /// It may for a plain 200 to a GET, without `Content-Encoding` and without `Accept-Ranges: none`. Many servers
-    /// encode the body while sending and do not change the tag. A strong validator must still prove that the rest
-    /// belongs to the same representation, or the caller must declare it
-    /// ([`Download::assume_unchanged`](crate::Download::assume_unchanged)).
+    /// It may for a plain 200 to a GET, without `Accept-Ranges: none`. A strong validator must still prove that the
+    /// rest belongs to the same representation, or the caller must declare it
+    /// ([`Download::assume_unchanged`](crate::Download::assume_unchanged)). With a `Content-Encoding` only the
+    /// declaration counts: many servers encode the body while sending and do not change the tag.
     #[must_use]
     pub fn allows_ranges<B>(method: &Method, head: &Response<B>) -> bool {
-        let headers = head.headers();
         method == Method::GET
             && head.status() == StatusCode::OK
-            && !headers.contains_key(CONTENT_ENCODING)
-            && !accepts(headers, b"none")
+            && !accepts(head.headers(), b"none")
     }
 
     /// The representation of `head`, the response from `url` to a request without a range. `None` if it cannot be
-    /// resumed: it has no strong validator, or ranges are not allowed.
-    pub(crate) fn of<B>(method: &Method, url: &Url, head: &Response<B>) -> Option<Self> {
-        let validator = strong_validator(head.headers());
-        let validator = validator.filter(|_| Self::allows_ranges(method, head))?;
+    /// resumed: it has no strong validator, ranges are not allowed, or it is encoded and not `declared` unchanged.
+    pub(crate) fn of<B>(
+        method: &Method,
+        url: &Url,
+        head: &Response<B>,
+        declared: bool,
+    ) -> Option<Self> {
+        let allowed =
+            Self::allows_ranges(method, head) && (declared || codings(head.headers()).is_empty());
+        let validator = strong_validator(head.headers()).filter(|_| allowed)?;
         Some(Self {
             url: without_fragment_and_user(url),
             validator: validator.clone(),
@@ -227,6 +231,16 @@ pub(crate) fn announces_ranges(headers: &HeaderMap) -> bool {
 fn accepts(headers: &HeaderMap, unit: &[u8]) -> bool {
     let mut units = headers.get_all(ACCEPT_RANGES).iter();
     units.any(|value| trim(value.as_bytes()).eq_ignore_ascii_case(unit))
+}
+
+/// The content codings of a body.
+pub(crate) fn codings(headers: &HeaderMap) -> Vec<HeaderValue> {
+    let values = headers.get_all(CONTENT_ENCODING).iter();
+    let codings = values.filter(|value| {
+        let coding = trim(value.as_bytes());
+        !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity")
+    });
+    codings.cloned().collect()
 }
 
 /// The total length in bytes, as stated by the response to a request without a range.

@@ -496,7 +496,7 @@ impl Sink for Output {
                 place.part.take_up_copy(&side, from)?;
             } else if resumable.is_none() {
                 // Several servers sent different validators, so the recorded one is no longer valid.
-                place.part.describe(&side)?;
+                place.part.describe(side)?;
             }
         }
         Ok(())

@@ -308,18 +308,21 @@ impl Part {
         written.map_err(|error| named(&self.side, &error))
     }
 
-    /// Replaces the side file, which describes the existing bytes.
+    /// Replaces the side file, which describes the existing bytes. A length that is not known any more is kept.
     ///
     /// # Errors
     /// The side file cannot be written; the old one is kept.
-    pub(crate) fn describe(&self, side: &SideFile) -> io::Result<()> {
-        if SideFile::read(&self.side).as_ref() == Some(side) {
-            return Ok(());
+    pub(crate) fn describe(&self, mut side: SideFile) -> io::Result<()> {
+        if let Some(old) = SideFile::read(&self.side) {
+            side.total = side.total.or(old.total);
+            if side == old {
+                return Ok(());
+            }
         }
         let folder = self.side.parent().filter(|folder| *folder != Path::new(""));
         let folder = folder.unwrap_or(Path::new("."));
         let written = NamedTempFile::new_in(folder).and_then(|file| {
-            serde_json::to_writer_pretty(&file, side)?;
+            serde_json::to_writer_pretty(&file, &side)?;
             file.as_file().sync_all()?;
             file.persist(&self.side).map_err(|error| error.error)
         });

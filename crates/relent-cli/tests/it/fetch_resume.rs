@@ -397,7 +397,7 @@ fn different_signed_urls_resume_if_the_validator_is_equal() {
 fn retries_with_continue_resume_like_the_next_call() {
     const NOW: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
     type Fields = fn(usize) -> Vec<(&'static str, String)>;
-    let kinds: [Fields; 6] = [
+    let kinds: [Fields; 8] = [
         |_| Vec::new(),
         |_| vec![("etag", "W/\"v1\"".to_owned())],
         |_| vec![("last-modified", NOW.to_owned()), ("date", NOW.to_owned())],
@@ -405,6 +405,14 @@ fn retries_with_continue_resume_like_the_next_call() {
         // Each server has its own tag.
         |index| vec![("etag", format!("\"node-{index}\""))],
         |index| vec![("etag", format!("W/\"node-{index}\""))],
+        // The body of a .gz file, which some servers label in this way.
+        |_| vec![("content-encoding", "gzip".to_owned())],
+        |_| {
+            vec![
+                ("content-encoding", "x-gzip".to_owned()),
+                ("etag", TAG.to_owned()),
+            ]
+        },
     ];
     let whole = pattern(1, LENGTH);
     for (kind, fields) in kinds.into_iter().enumerate() {
@@ -425,6 +433,62 @@ fn retries_with_continue_resume_like_the_next_call() {
             "{kind}"
         );
         assert_eq!(starts(&server), in_one, "{kind}");
+    }
+}
+
+/// RFC 9110 §14.4 permits `*` for a length that the server does not know.
+#[test]
+fn ranges_of_unknown_total_continue_a_response_of_known_length() {
+    let whole = pattern(1, LENGTH);
+    for tag in [Some(TAG), None] {
+        let (_folder, file, _) = place();
+        let name = file.to_str().unwrap();
+        let serve = || {
+            let whole = whole.clone();
+            Server::answering(move |_, seen| {
+                let mut fields: Vec<_> = tag.map(|tag| ("etag", tag)).into_iter().collect();
+                let Some(first) = seen.range_start() else {
+                    return Step::Close(cut(200, &fields, &whole, 40_000));
+                };
+                let range = format!("bytes {first}-{}/*", LENGTH - 1);
+                fields.push(("content-range", &range));
+                Step::Close(cut(206, &fields, &whole[first..], 40_000))
+            })
+        };
+        let server = serve();
+        let fetched = fetch(&["-C", "-", "-o", name, &server.url("/x")]);
+        assert_eq!(fetched.status, 0, "{tag:?}: {}", fetched.stderr);
+        assert!(fs::read(&file).unwrap() == whole, "{tag:?}");
+        let in_one = starts(&server);
+
+        fs::remove_file(&file).unwrap();
+        let server = serve();
+        let said = call_by_call(9, &["-o", name, &server.url("/x")]);
+        assert_eq!(starts(&server), in_one, "{tag:?}: {said:?}");
+        assert!(fs::read(&file).unwrap() == whole, "{tag:?}");
+    }
+}
+
+/// Some object stores send no `Content-Range` with a 416.
+#[test]
+fn a_416_without_a_length_is_complete_only_if_the_whole_is_as_long() {
+    let whole = pattern(1, LENGTH);
+    for (there, is_complete) in [(LENGTH, true), (LENGTH + 1, false)] {
+        let (folder, file, _) = place();
+        fs::write(&file, pattern(1, there)).unwrap();
+        let modified = || fs::metadata(&file).unwrap().modified().unwrap();
+        let (before, serve) = (modified(), whole.clone());
+        let server = Server::answering(move |_, seen| match seen.range_start() {
+            Some(_) => Step::Answer(response(416, &[], "<Error/>")),
+            None => Step::Answer(response(200, &[("etag", TAG)], &serve)),
+        });
+        let fetched = fetch(&["-C", "-", "-o", file.to_str().unwrap(), &server.url("/x")]);
+        assert_eq!(fetched.status, 0, "{}", fetched.stderr);
+        let says = fetched.stderr.contains("is complete already");
+        assert_eq!(says, is_complete, "{}", fetched.stderr);
+        assert_eq!(modified() == before, is_complete);
+        assert!(fs::read(&file).unwrap() == whole);
+        assert_eq!(entries(folder.path()), ["file"]);
     }
 }
 
