@@ -53,6 +53,15 @@ impl TimeLimit {
         Self(limit.and_then(end))
     }
 
+    /// This limit, but not earlier than `least` from now.
+    pub(crate) fn at_least(self, least: Duration) -> Self {
+        let earliest = Instant::now().checked_add(least);
+        Self(self.0.and_then(|(end, given)| match earliest? {
+            earliest if earliest > end => Some((earliest, least)),
+            _ => Some((end, given)),
+        }))
+    }
+
     /// The outcome of a future, or the failure of an attempt that reached this limit.
     pub(crate) async fn timeout<F: Future>(
         self,

@@ -33,6 +33,9 @@ use crate::retry_options::{CallDriver, RetryOptions};
 use crate::secret::adds_credentials;
 use crate::sink::Sink;
 
+/// The least time for [`Download::finish`].
+const MIN_FINISH_TIME: Duration = Duration::from_secs(1);
+
 /// A download, resumed across attempts; [`run`](Self::run) makes the attempts. For a download that starts at the
 /// beginning and needs no hook, [`Client::download`] is shorter.
 ///
@@ -273,8 +276,8 @@ impl<'c> Download<'c> {
         })
     }
 
-    /// Reads the body of the last refused response into `sink`, within the limit of its attempt. Use it only if no
-    /// attempt follows.
+    /// Reads the body of the last refused response into `sink`, within the limit of its attempt, but for at least one
+    /// second: the call may have been queued beyond that limit. Use it only if no attempt follows.
     ///
     /// # Errors
     /// If the body cannot be read to its end, or the sink fails.
@@ -284,6 +287,8 @@ impl<'c> Download<'c> {
         sink: &mut S,
     ) -> Result<Response<()>, AttemptError> {
         self.partial = None;
+        self.until = self.until.at_least(MIN_FINISH_TIME);
+        self.deadline = self.deadline.at_least(MIN_FINISH_TIME);
         let read = self.read_from_start(response, None, sink).await;
         read.map_err(|broken| broken.error)
     }

@@ -63,6 +63,8 @@ fn a_fetch_that_keeps_failing_is_probed_by_the_circuit_breaker() {
     let args = ["--policy", policy, &url];
     let fetched = fetch(&[&args[..], &limits].concat());
     assert_eq!(fetched.status, 22);
+    // It was held until the deadline, and its last response had arrived before.
+    assert_eq!(fetched.stdout, b"down", "{}", fetched.stderr);
     // Without the circuit breaker there would be hundreds.
     assert!((2..100).contains(&server.count()), "{}", server.count());
 }
