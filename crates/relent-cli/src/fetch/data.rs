@@ -10,6 +10,8 @@ use relent_reqwest::{Body, IdempotencyKey};
 use tempfile::{NamedTempFile, TempPath};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
+use crate::streams::StdStream;
+
 /// The most bytes of data that are kept in memory; longer data is sent from a file.
 pub(super) const MAX_DATA_MEMORY_BYTES: u64 = 1 << 20;
 
@@ -442,10 +444,13 @@ impl BodyBuffer {
     }
 
     async fn add_named_file(&mut self, option: &str, path: &Path) -> Result<(), String> {
-        let added = if path == Path::new("-") {
-            self.add_all(tokio::io::stdin(), self.most).await
-        } else {
+        let added = if path != Path::new("-") {
             self.add_contents(path).await
+        } else if StdStream::Stdin.was_closed() {
+            // It would read as empty, and replace what is there by nothing.
+            Err(std::io::Error::other("standard input is closed"))
+        } else {
+            self.add_all(tokio::io::stdin(), self.most).await
         };
         added.map_err(|error| unreadable(option, &path.to_string_lossy(), &error))
     }

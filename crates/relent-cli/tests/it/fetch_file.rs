@@ -364,3 +364,21 @@ fn a_signal_is_handled_while_the_output_pipe_has_no_reader() {
     interrupt(&child);
     assert_eq!((finish(child).status, server.count()), (130, 0));
 }
+
+/// Rust replaces a closed standard input by /dev/null, and a PUT of nothing would replace what is there.
+#[test]
+fn a_closed_standard_input_is_no_empty_data() {
+    let server = answer(200, &[], "");
+    let url = server.url("/");
+    for (option, data) in [
+        ("-T", "-"),
+        ("-d", "@-"),
+        ("--data-urlencode", "@-"),
+        ("-F", "a=@-"),
+    ] {
+        let fetched = in_shell("exec <&-;", &[option, data, &url]);
+        assert_eq!((fetched.status, server.count()), (26, 0), "{option}");
+        let says = "standard input is closed";
+        assert!(fetched.stderr.contains(says), "{}", fetched.stderr);
+    }
+}
