@@ -68,8 +68,9 @@ Streams:
   on immediately, and so is standard output on a terminal. A pipe or a file gets
   the output of the final attempt only, when it has ended; the output of earlier
   attempts goes to standard error (--stream changes this). If standard output
-  loses its reader (| head), no other attempt follows. The buffers are bounded
-  (--max-buffer).
+  loses its reader (| head), no other attempt follows. After the deadline, the
+  output of a failed attempt is lost if its reader takes nothing for a second.
+  The buffers are bounded (--max-buffer).
 
 Attempts:
   An attempt is the command with its process group. RELENT_ATTEMPT holds its
