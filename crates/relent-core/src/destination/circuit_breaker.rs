@@ -69,7 +69,7 @@ use run::Run;
 /// Lower bound of the multiple of the demand in a process of high traffic.
 const MIN_FACTOR: f64 = 0.05;
 /// A process with fewer requests per second takes little from the destination, and its callers would wait longest.
-const LOW_TRAFFIC_PER_SECOND: f64 = 2.0;
+const LOW_TRAFFIC_PER_SECOND: f64 = 3.0;
 /// The budget's ratio is not raised for this long after overload, nor beyond this ratio. The margin adds
 /// to the average need.
 const OVERLOAD_MEMORY: Duration = Duration::from_secs(15);

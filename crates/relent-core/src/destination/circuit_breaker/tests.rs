@@ -801,7 +801,7 @@ fn a_lost_attempt_just_after_a_success_does_not_bring_the_breaker_down() {
 /// The budget bounds such a retry already, and few requests take little from the destination.
 #[test]
 fn a_funded_retry_of_a_low_traffic_process_is_not_queued_while_the_breaker_is_limited() {
-    for (every, admitted) in [(100, false), (400, false), (1000, true), (30_000, true)] {
+    for (every, admitted) in [(100, false), (300, false), (400, true), (30_000, true)] {
         let mut breaker = breaker();
         let now = requests(&mut breaker, 0, 200, every, 5, |_| BreakerOutcome::Answered);
         let now = requests(&mut breaker, now, 1, every, 1, |_| BreakerOutcome::Failed);
