@@ -262,12 +262,12 @@ pub trait Store: Clone + Send + Sync + 'static {
         before: Option<String>,
     ) -> impl Future<Output = Result<bool, Self::Error>> + Send;
 
-    /// Deletes at most `most` messages that were delivered, died or were cancelled before this time, with their
-    /// attempts, and returns their number. Dead letters that block others by their order key stay. An event whose
-    /// message was deleted counts as new when it is enqueued again.
+    /// Deletes at most `most` messages that were delivered, died or were cancelled at least `age` ago by the clock of
+    /// the store, with their attempts, and returns their number. Dead letters that block others by their order key
+    /// stay. An event whose message was deleted counts as new when it is enqueued again.
     fn purge(
         &self,
-        before: SystemTime,
+        age: Duration,
         most: usize,
     ) -> impl Future<Output = Result<u64, Self::Error>> + Send;
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -493,7 +493,7 @@ fn metrics() -> Result<PrometheusHandle, ExitError> {
     kept
 }
 
-/// Purges messages that ended longer than `retention` ago, and runs the upkeep of the metrics recorder.
+/// Purges messages that ended at least `retention` ago, and runs the upkeep of the metrics recorder.
 async fn purge_periodically<S: Store>(store: S, retention: Duration, metrics: PrometheusHandle) {
     let mut minutes = interval(Duration::from_secs(60));
     let mut seconds = interval(Duration::from_secs(5));
@@ -501,9 +501,8 @@ async fn purge_periodically<S: Store>(store: S, retention: Duration, metrics: Pr
         tokio::select! {
             _ = seconds.tick() => metrics.run_upkeep(),
             _ = minutes.tick() => {
-                let Some(before) = SystemTime::now().checked_sub(retention) else { continue };
                 loop {
-                    match store.purge(before, PURGE_BATCH).await {
+                    match store.purge(retention, PURGE_BATCH).await {
                         Ok(0) => break,
                         Ok(_) => tokio::task::yield_now().await,
                         Err(error) => {

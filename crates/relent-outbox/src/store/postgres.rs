@@ -39,7 +39,7 @@ mod work;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
 use relent_server::postgres::{Pool, Transaction as CallerTransaction};
@@ -648,8 +648,8 @@ impl Store for Postgres {
         Ok(cancelled)
     }
 
-    async fn purge(&self, before: SystemTime, most: usize) -> Result<u64, PostgresError> {
-        self.purge_all(before, most).await
+    async fn purge(&self, age: Duration, most: usize) -> Result<u64, PostgresError> {
+        self.purge_all(age, most).await
     }
 
     async fn summary(&self) -> Result<Summary, PostgresError> {

@@ -582,15 +582,15 @@ impl Store for Sqlite {
         Ok(cancelled)
     }
 
-    async fn purge(&self, before: SystemTime, most: usize) -> Result<u64, SqliteError> {
-        let before = micros(before);
-        let rows = move |connection: &Connection, _| read::purgeable(connection, before, most);
+    async fn purge(&self, age: Duration, most: usize) -> Result<u64, SqliteError> {
+        let age = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
+        let rows = move |connection: &Connection, now| read::purgeable(connection, now - age, most);
         let rows = self.read(rows).await?;
         let mut purged = 0;
         for batch in rows.chunks(MAX_TRANSACTION_ROWS) {
             let batch = batch.to_vec();
             purged += self
-                .write(move |connection, _| operate::purge(connection, before, &batch))
+                .write(move |connection, now| operate::purge(connection, now - age, &batch))
                 .await?;
         }
         Ok(purged)

@@ -1,7 +1,7 @@
 //! A store that kills its process at a named point.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
 use relent_outbox::endpoint::{Activity, Endpoint};
@@ -189,8 +189,8 @@ impl<S: Store> Store for Dying<S> {
         self.0.cancel(filter).await
     }
 
-    async fn purge(&self, before: SystemTime, most: usize) -> Result<u64, S::Error> {
-        self.0.purge(before, most).await
+    async fn purge(&self, age: Duration, most: usize) -> Result<u64, S::Error> {
+        self.0.purge(age, most).await
     }
 
     async fn summary(&self) -> Result<Summary, S::Error> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::shop::{LONG, Shop, endpoint, settled, soon};
+use super::shop::{LONG, Shop, endpoint, settled};
 use crate::endpoint::{Activity, OnDeadLetter};
 use crate::message::{MessageId, NewMessage};
 use crate::store::{
@@ -117,7 +117,7 @@ impl<S: Store> Model<S> {
             shop.enqueue([message(name, 0)]).await;
             let id = shop.work(WORKERS[0]).await[0];
             assert_eq!(shop.0.cancel(Filter::default()).await.unwrap(), 1);
-            assert_eq!(shop.0.purge(soon(), 1).await.unwrap(), 1);
+            assert_eq!(shop.0.purge(Duration::ZERO, 1).await.unwrap(), 1);
             places.push(EndpointModel {
                 id,
                 name,
@@ -554,7 +554,7 @@ impl<S: Store> Model<S> {
                 let before = self.rows.len();
                 self.rows.retain(|_| stay.next().unwrap());
                 changed = (before - self.rows.len()) as u64;
-                self.shop.0.purge(soon(), 1000).await
+                self.shop.0.purge(Duration::ZERO, 1000).await
             }
         };
         assert_eq!(answer.unwrap(), changed, "{history_text}");

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::shop::{LONG, Shop, endpoint, message, soon, wanted};
+use super::shop::{LONG, Shop, endpoint, message, wanted};
 use crate::endpoint::{Activity, OnDeadLetter};
 use crate::message::NewMessage;
 use crate::store::{AfterAttempt, Claimed, Filter, MessageState, OwnedEndpoint, Store, Summary};
@@ -118,7 +118,11 @@ async fn dead_letters_block_as_configured<S: Store>(make: &impl AsyncFn() -> S) 
         if on_dead_letter == OnDeadLetter::Block {
             assert!(shop.work("worker").await.is_empty());
             shop.deliver(&owned, &[]).await;
-            assert_eq!(shop.0.purge(soon(), 10).await.unwrap(), 0, "2 waits for it");
+            assert_eq!(
+                shop.0.purge(Duration::ZERO, 10).await.unwrap(),
+                0,
+                "2 waits for it"
+            );
             // The rule changes back and forth.
             rule(OnDeadLetter::Skip).await;
             assert_eq!(shop.work("worker").await, [owned.id]);
@@ -128,7 +132,7 @@ async fn dead_letters_block_as_configured<S: Store>(make: &impl AsyncFn() -> S) 
         }
         shop.deliver(&owned, &["2"]).await;
         shop.deliver(&owned, &["3"]).await;
-        assert_eq!(shop.0.purge(soon(), 10).await.unwrap(), 3);
+        assert_eq!(shop.0.purge(Duration::ZERO, 10).await.unwrap(), 3);
         shop.enqueue([ordered("1")]).await;
         shop.deliver(&owned, &["1"]).await;
     }
@@ -247,7 +251,7 @@ async fn the_next_message_is_free_when_the_running_one_ends<S: Store>(make: &imp
             }
             4 => {
                 assert_eq!(shop.0.cancel(of(&enqueued[0].id)).await.unwrap(), 1);
-                assert_eq!(shop.0.purge(soon(), 10).await.unwrap(), 1);
+                assert_eq!(shop.0.purge(Duration::ZERO, 10).await.unwrap(), 1);
                 first = "";
             }
             _ => {
@@ -369,7 +373,7 @@ async fn dead_letters_that_block_none_are_purged<S: Store>(make: &impl AsyncFn()
         assert_eq!(shop.0.resend(of(&enqueued.id)).await.unwrap(), 1);
     }
     assert!(shop.settle(&claimed[0], dead()).await);
-    assert_eq!(shop.0.purge(soon(), 10).await.unwrap(), 1);
+    assert_eq!(shop.0.purge(Duration::ZERO, 10).await.unwrap(), 1);
     shop.deliver(&owned, &["1"]).await;
     shop.deliver(&owned, &["2"]).await;
 }

@@ -1,6 +1,6 @@
 //! A store with an endpoint, and helpers of the checks.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use crate::endpoint::Endpoint;
 use crate::message::NewMessage;
@@ -157,9 +157,4 @@ pub(super) fn attempt(number: u32, error: &str) -> AttemptRecord {
         request: "content-type: text/plain\nwebhook-signature: [redacted]\n".to_owned(),
         response: "server: \u{fc}\n".to_owned(),
     }
-}
-
-/// A time after the end of the check.
-pub(super) fn soon() -> SystemTime {
-    SystemTime::now() + LONG
 }

@@ -1,6 +1,6 @@
 //! Operator changes in batches, so that workers and producers can write in between.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::time::timeout;
 
@@ -59,15 +59,14 @@ impl Postgres {
         }
     }
 
-    pub(super) async fn purge_all(&self, before: SystemTime, most: usize) -> Result<u64> {
-        let before = span(before.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO));
+    pub(super) async fn purge_all(&self, age: Duration, most: usize) -> Result<u64> {
+        let age = span(age);
         let mut purged = 0;
         loop {
             let batch = number(
                 MAX_TRANSACTION_ROWS.min(most - usize::try_from(purged).unwrap_or(most).min(most)),
             );
-            let done: Result<u64> =
-                transact!(self, transaction => purge(transaction, before, batch));
+            let done: Result<u64> = transact!(self, transaction => purge(transaction, age, batch));
             let done = done?;
             purged += done;
             if done == 0 {

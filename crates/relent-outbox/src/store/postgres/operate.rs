@@ -294,21 +294,22 @@ pub(super) async fn change_rows(
     Ok(changed.len() as u64)
 }
 
-/// Purges ended messages, except dead letters that block later messages of their order key.
-pub(super) async fn purge(transaction: &Transaction<'_>, before: i64, most: i64) -> Result<u64> {
-    const ENDED: &str = "ended < $1 AND NOT (d.state = 3 AND d.order_key IS NOT NULL
+/// Purges messages that ended at least `age` microseconds ago, except dead letters that block later messages of their
+/// order key.
+pub(super) async fn purge(transaction: &Transaction<'_>, age: i64, most: i64) -> Result<u64> {
+    const ENDED: &str = "ended <= (SELECT now - $1::bigint FROM time) AND NOT (d.state = 3 AND d.order_key IS NOT NULL
         AND EXISTS (SELECT FROM relent_endpoint_1 WHERE id = d.endpoint AND on_dead_letter = 0)
         AND EXISTS (SELECT FROM relent_delivery_1 AS next
             WHERE next.endpoint = d.endpoint AND next.order_key = d.order_key AND next.row > d.row
                 AND next.state IN (0, 5)))";
     let old = transaction
         .prepare_cached(&format!(
-            "SELECT row, CASE WHEN order_key IS NOT NULL THEN endpoint END FROM relent_delivery_1 AS d
+            "WITH {TIME} SELECT row, CASE WHEN order_key IS NOT NULL THEN endpoint END FROM relent_delivery_1 AS d
              WHERE {ENDED} ORDER BY ended LIMIT $2::bigint"
         ))
         .await?;
     let (mut rows, mut endpoints) = (Vec::<i64>::new(), BTreeSet::new());
-    for row in transaction.query(&old, &[&before, &most]).await? {
+    for row in transaction.query(&old, &[&age, &most]).await? {
         rows.push(row.try_get(0)?);
         endpoints.extend(row.try_get::<_, Option<i64>>(1)?);
     }
@@ -316,7 +317,7 @@ pub(super) async fn purge(transaction: &Transaction<'_>, before: i64, most: i64)
     lock(transaction, &endpoints).await?;
     let purge = transaction
         .prepare_cached(&format!(
-            "WITH old AS MATERIALIZED (
+            "WITH {TIME}, old AS MATERIALIZED (
                  SELECT row FROM relent_delivery_1 AS d WHERE row = ANY($2::bigint[]) AND {ENDED}
                  FOR UPDATE OF d SKIP LOCKED),
              deliveries AS (DELETE FROM relent_delivery_1 WHERE row IN (SELECT row FROM old)),
@@ -324,5 +325,5 @@ pub(super) async fn purge(transaction: &Transaction<'_>, before: i64, most: i64)
              DELETE FROM relent_message_1 WHERE row IN (SELECT row FROM old)"
         ))
         .await?;
-    Ok(transaction.execute(&purge, &[&before, &rows]).await?)
+    Ok(transaction.execute(&purge, &[&age, &rows]).await?)
 }

@@ -222,11 +222,7 @@ pub(super) fn change_rows(
 }
 
 /// Purges those of these rows that may still be purged.
-pub(super) fn purge(
-    connection: &Connection,
-    before: i64,
-    rows: &[i64],
-) -> Result<u64, SqliteError> {
+pub(super) fn purge(connection: &Connection, until: i64, rows: &[i64]) -> Result<u64, SqliteError> {
     let purgeable = format!(
         "DELETE FROM relent_delivery_1 AS d WHERE row = ?2 AND {}",
         read::PURGEABLE
@@ -234,7 +230,7 @@ pub(super) fn purge(
     let mut purge = connection.prepare_cached(&purgeable)?;
     let mut purged = 0;
     for row in rows {
-        if purge.execute((before, row))? > 0 {
+        if purge.execute((until, row))? > 0 {
             for table in ["relent_attempt_1", "relent_message_1"] {
                 connection
                     .prepare_cached(&format!("DELETE FROM {table} WHERE row = ?1"))?

@@ -369,20 +369,20 @@ pub(super) fn attempts(
 }
 
 /// SQL condition for a delivery `d` and the time `?1`. Dead letters that block others are kept.
-pub(super) const PURGEABLE: &str = "d.ended < ?1 AND NOT (d.state = 3 AND d.order_key IS NOT NULL
+pub(super) const PURGEABLE: &str = "d.ended <= ?1 AND NOT (d.state = 3 AND d.order_key IS NOT NULL
     AND EXISTS (SELECT 1 FROM relent_endpoint_1 WHERE id = d.endpoint AND on_dead_letter = 0)
     AND EXISTS (SELECT 1 FROM relent_delivery_1 AS next
         WHERE next.endpoint = d.endpoint AND next.order_key = d.order_key AND next.row > d.row AND next.state = 5))";
 
 pub(super) fn purgeable(
     connection: &Connection,
-    before: i64,
+    until: i64,
     most: usize,
 ) -> Result<Vec<i64>, SqliteError> {
     let mut select = connection.prepare_cached(&format!(
         "SELECT row FROM relent_delivery_1 AS d WHERE {PURGEABLE} ORDER BY ended"
     ))?;
-    let rows = select.query_map([before], |row| row.get(0))?;
+    let rows = select.query_map([until], |row| row.get(0))?;
     Ok(rows.take(most).collect::<Result<_, _>>()?)
 }
 

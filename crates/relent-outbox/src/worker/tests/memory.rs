@@ -785,7 +785,7 @@ impl Store for Memory {
         Err(Broken)
     }
 
-    async fn purge(&self, _: SystemTime, _: usize) -> Result<u64, Broken> {
+    async fn purge(&self, _: Duration, _: usize) -> Result<u64, Broken> {
         Err(Broken)
     }
 

@@ -135,3 +135,21 @@ async fn an_attempt_across_a_clock_step_back_is_settled() {
     let delivered = settled(&claimed[0], AfterAttempt::Delivered);
     assert_eq!(store.settle(vec![delivered]).await.unwrap(), [true]);
 }
+
+/// The machine's own clock, years ahead of this one, does not count.
+#[tokio::test]
+async fn a_dead_letter_is_purged_by_its_age_on_the_clock_of_the_store() {
+    let (store, _directory, time) = open_with_clock();
+    shop(&store).await;
+    store.enqueue(vec![message("paid")]).await.unwrap();
+    let owned = take(&store, "worker").await;
+    let claimed = claim(&store, "worker", &owned[0]).await;
+    let dead = settled(&claimed[0], AfterAttempt::Dead("poison".to_owned()));
+    assert_eq!(store.settle(vec![dead]).await.unwrap(), [true]);
+    let purge = async || store.purge(Duration::from_secs(24 * 3600), 10).await;
+    assert_eq!(purge().await.unwrap(), 0);
+    time.fetch_add(DAY - 1, Ordering::Relaxed);
+    assert_eq!(purge().await.unwrap(), 0);
+    time.fetch_add(1, Ordering::Relaxed);
+    assert_eq!(purge().await.unwrap(), 1);
+}
