@@ -149,9 +149,10 @@ pub trait Store: Clone + Send + Sync + 'static {
     // Operators.
 
     /// Registers an endpoint, or replaces the one of this tenant and name. A replacement increments its
-    /// [`revision`](EndpointWork::revision); its messages, activity and worker stay. Every attempt that starts after this
-    /// returns follows the change. If attempts of the endpoint run, it waits for [`GRANT`], after which none of them
-    /// can still start.
+    /// [`revision`](EndpointWork::revision); its messages, activity and worker stay. Its [health](Settled::health) stays
+    /// unless the URL changes, since failures of the old receiver are no evidence about the new one. Every attempt that
+    /// starts after this returns follows the change. If attempts of the endpoint run, it waits for [`GRANT`], after
+    /// which none of them can still start.
     fn put_endpoint(
         &self,
         endpoint: Endpoint,
@@ -943,6 +944,13 @@ const MAX_TRANSACTION_ROWS: usize = 500;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 fn text(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
+}
+
+/// Whether a registration changes the URL of this stored endpoint, or the stored one cannot be read.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+fn changes_url(stored: &str, endpoint: &Endpoint) -> bool {
+    let stored: Result<Endpoint, _> = serde_json::from_str(stored);
+    stored.map_or(true, |stored| stored.url != endpoint.url)
 }
 
 /// The error for a stored endpoint that cannot be read.

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::shop::{LONG, Shop, attempt, endpoint, message, settled, wanted};
-use crate::endpoint::Activity;
+use crate::endpoint::{Activity, Endpoint};
 use crate::store::{
-    AfterAttempt, ClaimOrder, ClaimRequest, Claims, ConfirmRequest, Fence, Filter, INLINE,
-    MessageState, Store, Summary,
+    AfterAttempt, ClaimOrder, ClaimRequest, Claims, ConfirmRequest, EndpointStatus, Fence, Filter,
+    INLINE, MessageState, Store, Summary,
 };
 
 pub(super) async fn check<S: Store>(make: &impl AsyncFn() -> S) {
@@ -27,6 +27,7 @@ pub(super) async fn check<S: Store>(make: &impl AsyncFn() -> S) {
     delayed_messages_become_due(make).await;
     claims_follow_the_current_revision(make).await;
     results_of_an_old_revision_leave_the_endpoint_unchanged(make).await;
+    a_changed_url_resets_the_health_of_an_endpoint(make).await;
     a_large_payload_is_loaded_on_confirmation(make).await;
     fresh_messages_are_claimed_first(make).await;
 }
@@ -119,6 +120,27 @@ async fn results_of_an_old_revision_leave_the_endpoint_unchanged<S: Store>(
         assert_eq!(after.activity == Activity::Active, is_old);
         assert_eq!(after.health.is_empty(), is_old);
     }
+}
+
+/// Failures at the old URL are no evidence about the new one.
+async fn a_changed_url_resets_the_health_of_an_endpoint<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    shop.enqueue([message("1")]).await;
+    let owned = shop.take_one("worker").await;
+    let claimed = shop.claim("worker", &owned).await;
+    let mut failed = settled(&claimed[0], AfterAttempt::Again(LONG));
+    failed.health = Some(vec![7]);
+    assert!(shop.write(failed).await);
+    let of = async || shop.0.endpoint("", "shop").await.unwrap().unwrap();
+    shop.put(endpoint("shop").policy("wechat-pay")).await;
+    let EndpointStatus {
+        health, revision, ..
+    } = of().await;
+    assert_eq!(health, [7]);
+    let moved = Endpoint::new("shop", "https://new.example/notify");
+    let replaced = shop.0.replace_endpoint(moved, Some(revision)).await;
+    assert!(replaced.unwrap());
+    assert!(of().await.health.is_empty());
 }
 
 async fn a_large_payload_is_loaded_on_confirmation<S: Store>(make: &impl AsyncFn() -> S) {

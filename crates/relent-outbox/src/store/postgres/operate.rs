@@ -10,7 +10,7 @@ use super::transaction::Transaction;
 use super::values::{TIME, number};
 use super::work::{advance, lock};
 use crate::endpoint::{Activity, Endpoint, OnDeadLetter};
-use crate::store::{Deletion, MAX_TRANSACTION_ROWS, text};
+use crate::store::{Deletion, MAX_TRANSACTION_ROWS, changes_url, text};
 
 type Result<T> = std::result::Result<T, PostgresError>;
 
@@ -41,30 +41,43 @@ pub(super) async fn put_endpoint(
         OnDeadLetter::Skip => 1,
     };
     let before = transaction.prepare_cached(
-        "SELECT on_dead_letter FROM relent_endpoint_1 WHERE tenant = $1 AND name = $2 FOR NO KEY UPDATE",
+        "SELECT on_dead_letter, spec FROM relent_endpoint_1 WHERE tenant = $1 AND name = $2 FOR NO KEY UPDATE",
     ).await?;
     let before = transaction
         .query_opt(&before, &[&endpoint.tenant, &endpoint.name])
         .await?;
+    let before: Option<(i16, String)> = match before {
+        Some(row) => Some((row.try_get(0)?, row.try_get(1)?)),
+        None => None,
+    };
+    let moves = before
+        .as_ref()
+        .is_some_and(|(_, stored)| changes_url(stored, endpoint));
     let put = transaction
         .prepare_cached(&format!(
             "INSERT INTO relent_endpoint_1 AS e (tenant, name, spec, on_dead_letter, revision)
          VALUES ($1, $2, $3, $4, {FIRST_REVISION})
          ON CONFLICT (tenant, name) DO UPDATE
-         SET spec = excluded.spec, on_dead_letter = excluded.on_dead_letter, revision = e.revision + 1
+         SET spec = excluded.spec, on_dead_letter = excluded.on_dead_letter, revision = e.revision + 1,
+             health = CASE WHEN $5::boolean THEN '' ELSE e.health END
          RETURNING id"
         ))
         .await?;
     let row = transaction
         .query_one(
             &put,
-            &[&endpoint.tenant, &endpoint.name, &spec, &on_dead_letter],
+            &[
+                &endpoint.tenant,
+                &endpoint.name,
+                &spec,
+                &on_dead_letter,
+                &moves,
+            ],
         )
         .await?;
     let id: i64 = row.try_get(0)?;
     subscribe(transaction, id, endpoint).await?;
-    let before: Option<i16> = before.map(|row| row.try_get(0)).transpose()?;
-    if before.is_some_and(|before| before != on_dead_letter) {
+    if before.is_some_and(|(before, _)| before != on_dead_letter) {
         // Messages behind dead letters may become free. For the reverse change each claim checks.
         let keys = transaction
             .prepare_cached(

@@ -6,7 +6,7 @@ use super::error::SqliteError;
 use super::queue::Touched;
 use super::read;
 use crate::endpoint::{Activity, Endpoint, OnDeadLetter};
-use crate::store::{Deletion, EndpointStatus, MAX_TRANSACTION_ROWS, text};
+use crate::store::{Deletion, EndpointStatus, MAX_TRANSACTION_ROWS, changes_url, text};
 
 /// Whether attempts of the endpoint run, which may still start by the old rules.
 pub(super) fn runs(connection: &Connection, endpoint: i64) -> rusqlite::Result<bool> {
@@ -25,9 +25,13 @@ pub(super) fn put_endpoint(
         .map_err(|error| SqliteError::Stored(format!("the endpoint is no JSON: {error}")))?;
     let names = (&endpoint.tenant, &endpoint.name);
     let mut before = connection.prepare_cached(
-        "SELECT on_dead_letter FROM relent_endpoint_1 WHERE tenant = ?1 AND name = ?2",
+        "SELECT on_dead_letter, spec FROM relent_endpoint_1 WHERE tenant = ?1 AND name = ?2",
     )?;
-    let before: Option<i64> = before.query_row(names, |row| row.get(0)).optional()?;
+    let before = before.query_row(names, |row| Ok((row.get(0)?, row.get(1)?)));
+    let before: Option<(i64, String)> = before.optional()?;
+    let moves = before
+        .as_ref()
+        .is_some_and(|(_, stored)| changes_url(stored, endpoint));
     let on_dead_letter = match endpoint.on_dead_letter {
         OnDeadLetter::Block => 0,
         OnDeadLetter::Skip => 1,
@@ -37,12 +41,14 @@ pub(super) fn put_endpoint(
         "INSERT INTO relent_endpoint_1 (tenant, name, spec, on_dead_letter, revision)
          VALUES (?1, ?2, ?3, ?4, CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
          ON CONFLICT (tenant, name) DO UPDATE
-         SET spec = excluded.spec, on_dead_letter = excluded.on_dead_letter, revision = revision + 1
+         SET spec = excluded.spec, on_dead_letter = excluded.on_dead_letter, revision = revision + 1,
+             health = iif(?5, x'', health)
          RETURNING id",
     )?;
-    let id = put.query_row((names.0, names.1, spec, on_dead_letter), |row| row.get(0))?;
+    let values = (names.0, names.1, spec, on_dead_letter, moves);
+    let id = put.query_row(values, |row| row.get(0))?;
     subscribe(connection, id, endpoint)?;
-    if before.is_some_and(|before| before != on_dead_letter) {
+    if before.is_some_and(|(before, _)| before != on_dead_letter) {
         // Messages behind dead letters may become free, or the reverse.
         let mut keys = connection.prepare(
             "SELECT DISTINCT order_key FROM relent_delivery_1

@@ -285,7 +285,11 @@ impl Memory {
     pub(super) fn change(&self, endpoint: i64, change: impl FnOnce(&mut Endpoint)) {
         if let Some(row) = self.lock().endpoints.get_mut(&endpoint) {
             row.revision += 1;
+            let url = row.endpoint.url.clone();
             change(&mut row.endpoint);
+            if row.endpoint.url != url {
+                row.health.clear();
+            }
         }
     }
 
