@@ -161,6 +161,9 @@ pub(crate) enum EndpointsCommand {
         named: EndpointRef,
 
         /// The number of the key, from 1 for the newest, or its fingerprint
+        ///
+        /// A removal changes the numbers of older keys. Of more than two keys, name one by its
+        /// fingerprint, so that a repeated command removes no other key.
         #[arg(value_name = "NUMBER|FINGERPRINT", value_parser = signing_key)]
         key: String,
 
@@ -353,9 +356,18 @@ pub(super) async fn run(command: EndpointsCommand) -> Result<(), ExitError> {
                 format!("{path}&allow_unsigned={allow_unsigned}")
             };
             let same = |one: &&Option<&str>| **one == fingerprint;
+            let fingerprint = fingerprint.filter(|_| fingerprints.iter().filter(same).count() == 1);
             let changed = match fingerprint {
+                Some(fingerprint) if *key != *fingerprint && fingerprints.len() > 2 => {
+                    return Err(ExitError::failed(format!(
+                        "{name} has {} signing keys, whose numbers change with each removal: name the key by its fingerprint, \
+                         `relent deliver endpoints remove-key {name} {fingerprint}`",
+                        fingerprints.len(),
+                        name = named.full_name()
+                    )));
+                }
                 // A repeated request by the fingerprint removes no other key.
-                Some(fingerprint) if fingerprints.iter().filter(same).count() == 1 => {
+                Some(fingerprint) => {
                     let again = format!(
                         "it is unknown whether the key was removed, and the keys after it have other numbers then: repeat it \
                          with the fingerprint, `relent deliver endpoints remove-key {} {fingerprint}`",

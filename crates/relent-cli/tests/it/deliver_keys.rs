@@ -274,7 +274,7 @@ fn dropping(server: &Server, method: &'static str) -> String {
 #[test]
 fn a_removal_whose_response_is_lost_can_be_repeated_and_removes_one_key() {
     let at = Setup::start();
-    let names = ["a.key", "b.key", "c.key"];
+    let names = ["a.key", "b.key"];
     let mut fingerprints = Vec::new();
     for name in names {
         let made = at.run(&["new-key", "--output", name]);
@@ -306,8 +306,36 @@ fn a_removal_whose_response_is_lost_can_be_repeated_and_removes_one_key() {
         "{repeated:?}"
     );
     let (_, shop) = at.server.ask("GET", "/v1/endpoints/shop", "");
-    let left = [&fingerprints[0], &fingerprints[2]];
-    assert_eq!(shop["fingerprints"], json!(left));
+    assert_eq!(shop["fingerprints"], json!([fingerprints[0]]));
+}
+
+#[test]
+fn a_repeated_removal_of_one_of_three_signing_keys_removes_no_other() {
+    let at = Setup::start();
+    let url = at.receiver.url("/ok");
+    let names = ["a.key", "b.key", "c.key"];
+    let mut add = vec!["endpoints", "add", "shop", &url];
+    for name in names {
+        at.run(&["new-key", "--output", name]);
+        add.extend(["--secret", name]);
+    }
+    at.run(&add);
+    let keys = || at.server.ask("GET", "/v1/endpoints/shop", "").1["fingerprints"].clone();
+    let before = keys();
+    let second = before[1].as_str().unwrap();
+    let remove = |key: &str| {
+        let args = ["endpoints", "remove-key", "shop", key];
+        at.server.deliver(at.folder(), &args)
+    };
+    let refused = remove("2");
+    assert_eq!((refused.status, keys()), (1, before.clone()), "{refused:?}");
+    let advice = format!("remove-key shop {second}`");
+    assert!(refused.stderr.contains(&advice), "{refused:?}");
+    for status in [0, 1] {
+        let ran = remove(second);
+        assert_eq!(ran.status, status, "{ran:?}");
+        assert_eq!(keys(), json!([before[0], before[2]]));
+    }
 }
 
 /// A form names the key by its number, which may belong to another key when the form is sent.
