@@ -37,7 +37,7 @@ pub(super) fn wait_limit(text: &str) -> Result<WaitLimit, String> {
 /// Polls a message until it has ended, and reports its attempts and why it waits.
 ///
 /// # Errors
-/// It is dead or cancelled, or it has not ended within the limit: status 124.
+/// It is dead, cancelled or deleted, the server does not respond, or it has not ended within the limit: status 124.
 pub(super) async fn wait(
     server: &Server,
     id: &str,
@@ -50,12 +50,20 @@ pub(super) async fn wait(
         return ended.await;
     };
     timeout(limit, ended).await.unwrap_or_else(|_| {
-        let why = why.take().map_or_else(String::new, |why| format!(": {why}"));
+        let why = why
+            .take()
+            .map_or_else(String::new, |why| format!(": {why}"));
         Err(ExitError::timed_out(format!(
-            "{id} was not acknowledged within {}{why}; it stays enqueued, and `relent deliver show {id}` shows its state",
-            human(limit)
+            "{id} was not acknowledged within {}{why}; {}",
+            human(limit),
+            stays_enqueued(id)
         )))
     })
+}
+
+/// The end of an error message if the wait ends before the message does.
+fn stays_enqueued(id: &str) -> String {
+    format!("{id} stays enqueued, and `relent deliver show {id}` shows its state")
 }
 
 /// Polls a message until it has ended. `why` is the reason that it waits.
@@ -70,7 +78,12 @@ async fn poll(
     let begun = Instant::now();
     let mut reported = Value::Null;
     loop {
-        let shown = server.get(&path).await?;
+        let shown = server.get_version(&path).await.map_err(|mut error| {
+            error.message = format!("{}; {}", error.message, stays_enqueued(id));
+            error
+        })?;
+        let deleted = || ExitError::failed(format!("{id} was deleted before it was acknowledged"));
+        let (shown, _) = shown.ok_or_else(deleted)?;
         let attempts = shown["attempts"].as_array();
         for attempt in attempts.into_iter().flatten().skip(told).filter(|_| !quiet) {
             say(&attempt_line(attempt));

@@ -149,6 +149,34 @@ fn wait_says_why_a_message_waits_and_ends_at_its_timeout() {
 }
 
 #[test]
+fn wait_says_that_the_message_stays_enqueued_if_the_server_is_gone() {
+    let at = Setup::start();
+    let url = at.receiver.url("/ok");
+    at.server.register("shop", &json!({ "url": url }));
+    at.run(&["endpoints", "disable", "shop"]);
+    let send = ["deliver", "send", "--endpoint", "shop", "-d", "1", "--wait"];
+    let options = ["--event", "e", "--wait-for-server", "100ms"];
+    let mut child = relent(&[&send[..], &options].concat())
+        .env(
+            "RELENT_DELIVER_SERVER",
+            format!("http://{}", at.server.address),
+        )
+        .current_dir(at.folder())
+        .spawn()
+        .unwrap();
+    let (mut id, printed) = (String::new(), child.stdout.take().unwrap());
+    BufReader::new(printed).read_line(&mut id).unwrap();
+    at.server.stop(Signal::SIGKILL);
+    let (ran, id) = (finish(child), id.trim());
+    assert_eq!(ran.status, 1, "{ran:?}");
+    let says = format!("{id} stays enqueued, and `relent deliver show {id}` shows its state");
+    assert!(
+        !id.is_empty() && ran.stderr.contains(&says),
+        "{says} in {ran:?}"
+    );
+}
+
+#[test]
 fn replay_counts_from_the_end_of_a_message() {
     let at = Setup::start();
     let spec = json!({ "url": at.receiver.url("/later"), "policy": ONCE });
