@@ -350,6 +350,7 @@ mod postgres {
         }
         store.attempts(&claimed[0].id).await.unwrap();
         store.endpoint("", "9").await.unwrap();
+        assert_eq!(store.purge(Duration::from_secs(60), 10).await.unwrap(), 10);
 
         let log = std::fs::read_to_string(server.server.directory().join("log")).unwrap();
         for what in [
