@@ -66,15 +66,6 @@ where
     pool.map_err(|error| ConnectionError::Config(error.into()))
 }
 
-/// Takes a connection from the pool within this time.
-pub(crate) async fn connect<C: Connections>(
-    pool: &C,
-    limit: Duration,
-) -> Result<C::Connection, ConnectionError> {
-    let connected = timeout(limit, pool.get()).await;
-    connected.unwrap_or(Err(ConnectionError::TimedOut(limit)))
-}
-
 /// An error of a store that may come from a connection.
 #[doc(hidden)] // For relent-outbox, as is `Checkout`.
 pub trait OfConnection: From<ConnectionError> {
@@ -108,7 +99,20 @@ impl<C: Connections> Checkout<C> {
     /// # Errors
     /// There is none within the limit.
     pub async fn connect(&mut self, pool: &C) -> Result<&mut C::Connection, ConnectionError> {
-        let connection = connect(pool, self.limit).await?;
+        self.connect_within(pool, self.limit).await
+    }
+
+    /// Takes a connection from the pool within another limit than that of the further statement.
+    ///
+    /// # Errors
+    /// There is none within the limit.
+    pub(crate) async fn connect_within(
+        &mut self,
+        pool: &C,
+        limit: Duration,
+    ) -> Result<&mut C::Connection, ConnectionError> {
+        let connected = timeout(limit, pool.get()).await;
+        let connection = connected.unwrap_or(Err(ConnectionError::TimedOut(limit)))?;
         Ok(self.connection.insert(connection))
     }
 
@@ -118,17 +122,21 @@ impl<C: Connections> Checkout<C> {
     /// # Errors
     /// The call failed or timed out.
     pub fn in_time<T, E: OfConnection>(
-        mut self,
+        self,
         called: Result<Result<T, E>, Elapsed>,
     ) -> Result<T, E> {
         let called = called.unwrap_or_else(|_| Err(ConnectionError::TimedOut(self.limit).into()));
-        let error = called.as_ref().err().and_then(E::connection_error);
+        self.end(called.as_ref().err().and_then(E::connection_error));
+        called
+    }
+
+    /// Ends a call that has its reply, or this error. A connection that is of no more use leaves the pool.
+    pub(crate) fn end(mut self, error: Option<&ConnectionError>) {
         if let Some(connection) = self.connection.take()
             && error.is_some_and(ConnectionError::invalidates_connection)
         {
             C::discard(connection);
         }
-        called
     }
 }
 

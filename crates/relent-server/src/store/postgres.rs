@@ -45,7 +45,8 @@ use crate::server_clock::ServerClock;
 ///
 /// A connection leaves the pool if it has timed out, or if its server has become read-only: after a failover the pool
 /// connects again, to the new primary if the name leads there. With `target_session_attrs=read-write` in the
-/// connection string, it connects to no other.
+/// connection string, it connects to no other. A connection also leaves the pool if it still runs a statement 500 ms
+/// after its [transactional](crate::transactional) request was dropped, or its work has failed.
 ///
 /// A confirmed write survives a crash, unless `synchronous_commit` is `off`. It survives a failover if the replica
 /// that takes over is synchronous.

@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use super::{Keyed, TransactionResult, Transactional, TransactionalError, WorkError, end};
 use crate::postgres::{
-    CommitError, ConnectionError, Connections, SqlTransaction, connect, is_transient,
+    Checkout, CommitError, ConnectionError, Connections, OfConnection, SqlTransaction, is_transient,
 };
 use crate::shares::Principal;
 use crate::store::postgres::{Found, Mode, NONE_WRITTEN, PostgresError};
@@ -38,6 +38,10 @@ static TRANSACTION_RETRIES: Policy =
 /// The interval at which a duplicate checks whether the transaction of another process has ended. (The layer lets
 /// only one duplicate per process check.)
 const KEY_POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The time in which a connection has to be free after its request was dropped, or its work failed. A statement of the
+/// work may run much longer. Shorter than a claim, so that the next request can wait for a new connection.
+const DROPPED_LIMIT: Duration = Duration::from_millis(500);
 
 /// A request that is repeated until its result is known.
 struct Run {
@@ -129,22 +133,29 @@ impl<C: Connections> Postgres<C> {
         }
     }
 
-    async fn connection(&self, run: &Run) -> Result<C::Connection, Failed> {
-        let connected = connect(&self.pool, self.claim_timeout(run)).await;
+    /// Prepares to take a connection, which may be dropped while it runs a statement of the work.
+    fn checkout(&self) -> Checkout<C> {
+        Checkout::new(self.max_wait.min(DROPPED_LIMIT))
+    }
+
+    async fn connection<'c>(
+        &self,
+        checkout: &'c mut Checkout<C>,
+        run: &Run,
+    ) -> Result<&'c mut C::Connection, Failed> {
+        let connected = checkout.connect_within(&self.pool, self.claim_timeout(run));
+        let connected = connected.await;
         connected.map_err(|error| TransactionalError::Store(error.into()))
     }
 
-    /// Returns the result of a transaction, and discards a connection that is of no more use.
-    fn settle(
-        connection: C::Connection,
-        done: Result<TransactionResult, Failed>,
-    ) -> Result<TransactionResult, Failed> {
-        if let Err(TransactionalError::Store(PostgresError::Connection(error))) = &done
-            && error.invalidates_connection()
-        {
-            C::discard(connection);
+    /// Ends with the result of a transaction. A connection that is of no more use leaves the pool.
+    fn settle(checkout: Checkout<C>, done: &Result<TransactionResult, Failed>) {
+        match done {
+            // The work may have given up on a statement that still runs.
+            Err(TransactionalError::Work(_)) => drop(checkout),
+            Err(TransactionalError::Store(error)) => checkout.end(error.connection_error()),
+            Ok(_) => checkout.end(None),
         }
-        done
     }
 
     /// Runs one transaction. If it is dropped early, it is rolled back.

@@ -793,6 +793,89 @@ async fn a_duplicate_of_a_running_transaction_is_rejected_immediately() {
     assert!(ran(&outer.await));
 }
 
+/// Waits until PostgreSQL runs this statement.
+async fn until_runs(client: &tokio_postgres::Client, statement: &str) {
+    let running = "SELECT FROM pg_stat_activity WHERE query = $1 AND state = 'active'";
+    while client
+        .query(running, &[&statement])
+        .await
+        .unwrap()
+        .is_empty()
+    {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Otherwise the next request would wait behind a statement that nobody awaits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_or_failed_transaction_leaves_no_busy_connection_in_the_pool() {
+    let Some(server) = servers::postgres(&["fsync=off"]) else {
+        return;
+    };
+    let observer = postgres(&server).await.pool().get().await.unwrap();
+    let deadpool = Postgres::new(pool(&server.config(), 1).unwrap());
+    let options = by_sqlx(server.server.directory()).connect_options();
+    let one = PgPoolOptions::new().max_connections(1);
+    let sqlx = Postgres::new(one.connect_lazy_with((*options).clone()));
+    for (number, fails, by_sqlx) in [
+        (1, false, false),
+        (2, true, false),
+        (3, false, true),
+        (4, true, true),
+    ] {
+        let busy = format!("SELECT pg_sleep(60) -- {number}");
+        let (statement, gives_up) = (busy.clone(), Arc::new(tokio::sync::Notify::new()));
+        let (stop, keyed_work) = (Arc::clone(&gives_up), keyed(number));
+        let slow: BoxFuture<'_, _> = if by_sqlx {
+            Box::pin(sqlx.transactional(keyed_work, move |transaction| {
+                let (statement, stop) = (statement.clone(), Arc::clone(&stop));
+                Box::pin(async move {
+                    tokio::select! {
+                        _ = sqlx::query(&statement).execute(&mut **transaction) => {}
+                        () = stop.notified() => {}
+                    }
+                    Err::<Response<&str>, _>(WorkError::from("it gives up"))
+                })
+            }))
+        } else {
+            Box::pin(deadpool.transactional(keyed_work, move |transaction| {
+                let (statement, stop) = (statement.clone(), Arc::clone(&stop));
+                Box::pin(async move {
+                    tokio::select! {
+                        _ = transaction.batch_execute(&statement) => {}
+                        () = stop.notified() => {}
+                    }
+                    Err::<Response<&str>, _>(WorkError::from("it gives up"))
+                })
+            }))
+        };
+        let case = format!("fails: {fails}, sqlx: {by_sqlx}");
+        if fails {
+            let stop = async {
+                until_runs(&observer, &busy).await;
+                gives_up.notify_one();
+            };
+            let (failed, ()) = tokio::join!(slow, stop);
+            assert!(
+                matches!(failed, Err(TransactionalError::Work(_))),
+                "{case}: {failed:?}"
+            );
+        } else {
+            tokio::select! {
+                done = slow => panic!("{case}: {done:?}"),
+                () = until_runs(&observer, &busy) => {}
+            }
+        }
+        let next = keyed(10 + number);
+        let next = if by_sqlx {
+            sqlx.transactional(next, |_| work("done")).await
+        } else {
+            deadpool.transactional(next, |_| work("done")).await
+        };
+        assert!(ran(&next), "{case}: {next:?}");
+    }
+}
+
 /// The place where the connection is cut.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Cut {

@@ -48,7 +48,8 @@ impl Postgres {
         B: Into<Bytes>,
         E: Into<WorkError>,
     {
-        let mut client = self.connection(run).await?;
+        let mut checkout = self.checkout();
+        let client = self.connection(&mut checkout, run).await?;
         let transact = async {
             let begin = client.build_transaction().isolation_level(self.isolation);
             let transaction = self.limit(self.claim_timeout(run), begin.start()).await?;
@@ -56,7 +57,8 @@ impl Postgres {
                 .await
         };
         let done = transact.await;
-        Self::settle(client, done)
+        Self::settle(checkout, &done);
+        done
     }
 }
 

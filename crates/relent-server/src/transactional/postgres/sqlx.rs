@@ -45,7 +45,8 @@ impl Postgres<PgPool> {
         B: Into<Bytes>,
         E: Into<WorkError>,
     {
-        let mut connection = self.connection(run).await?;
+        let mut checkout = self.checkout();
+        let connection = self.connection(&mut checkout, run).await?;
         let transact = async {
             let begin = connection.begin_with(begin(self.isolation));
             let transaction = self.limit(self.claim_timeout(run), begin).await?;
@@ -53,7 +54,8 @@ impl Postgres<PgPool> {
                 .await
         };
         let done = transact.await;
-        Self::settle(connection, done)
+        Self::settle(checkout, &done);
+        done
     }
 }
 
