@@ -125,7 +125,8 @@ pub struct Keyed {
     pub max_response: usize,
     /// The kind of client, which determines the form of rejections.
     pub(crate) source: KeySource,
-    /// The limit for claiming the key, including all attempts and the wait for a connection.
+    /// The limit for claiming the key, including all attempts and the wait for a connection: the time until the work
+    /// begins.
     pub(crate) claim_limit: Option<Duration>,
 }
 

@@ -24,7 +24,8 @@ pub struct Limits {
     /// The longest pause of a client within a request body: 30 s by default. A longer one is rejected with 408.
     pub read_idle: Duration,
     /// The time for a claim, including all attempts and the wait for a connection: 1 s by default. After that the
-    /// request is rejected with 503, and the claim is given back.
+    /// request is rejected with 503, and the claim is given back. A [transactional](crate::transactional) request has
+    /// this time until its work begins.
     pub claim: Duration,
     /// The time for a handler, whose lease is renewed meanwhile: 2 h by default. After that its outcome is unknown. If
     /// its service never became ready, the request is rejected with 503.

@@ -210,6 +210,7 @@ mod sqlite {
             return Some(match error {
                 SqliteError::Writer(error) => of_writer(error),
                 SqliteError::Record(_) => (StoreFailureKind::Corrupt, None),
+                SqliteError::TimedOut(_) => (StoreFailureKind::TimedOut, None),
             });
         }
         if let Some(error) = error.downcast_ref::<WriterError>() {

@@ -5,8 +5,9 @@ mod deadpool;
 mod sqlx;
 
 use std::error::Error;
+use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -50,10 +51,12 @@ struct Run {
     owner: u128,
     /// Whether an earlier attempt was made: its transaction may still hold the key.
     again: AtomicBool,
+    /// Whether an attempt has claimed the key: from then on a transaction may be committed.
+    claimed: AtomicBool,
     /// The response of the latest attempt, while its commit is in doubt.
     answer: Mutex<Option<Response<Bytes>>>,
-    /// The time limit for claiming the key, if any.
-    claim_until: Option<Instant>,
+    /// The result of the latest attempt that is repeated.
+    latest: Mutex<Option<Result<TransactionResult, Failed>>>,
 }
 
 impl Run {
@@ -61,13 +64,26 @@ impl Run {
         let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *answer, response)
     }
+
+    fn latest(&self) -> MutexGuard<'_, Option<Result<TransactionResult, Failed>>> {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Completes when the time for the claim is over. After a claim it never does: a transaction that may be committed
+    /// is repeated until its result is known.
+    async fn claim_expired(&self) {
+        if let Some(limit) = self.keyed.claim_limit {
+            sleep(limit).await;
+            if !self.claimed.load(Ordering::Relaxed) {
+                return;
+            }
+        }
+        pending::<()>().await;
+    }
 }
 
-/// The result of an attempt that is repeated.
-enum AttemptFailure {
-    TransactionResult(Box<TransactionResult>),
-    Failed(Failed),
-}
+/// The attempt is repeated; the request has its result.
+struct Again;
 
 /// The result of claiming the key in the transaction.
 enum ClaimStep {
@@ -93,44 +109,39 @@ impl<C: Connections> Postgres<C> {
             keyed,
             owner: Uuid::new_v4().as_u128(),
             again: AtomicBool::new(false),
+            claimed: AtomicBool::new(false),
             answer: Mutex::new(None),
-            claim_until: keyed.claim_limit.map(|limit| Instant::now() + limit),
+            latest: Mutex::new(None),
         });
         let attempt = || async {
-            match attempt(Arc::clone(&run)).await {
-                Err(failed) if is_transient_failure(&failed) => {
+            let done = attempt(Arc::clone(&run)).await;
+            let again = match &done {
+                Err(failed) if is_transient_failure(failed) => {
                     run.again.store(true, Ordering::Relaxed);
-                    Err(AttemptFailure::Failed(failed))
+                    true
                 }
                 // The transaction of the earlier attempt may still run, and may commit.
-                Ok(TransactionResult::Not(Claimed::InFlight(left)))
-                    if run.again.load(Ordering::Relaxed) =>
-                {
-                    let done = TransactionResult::Not(Claimed::InFlight(left));
-                    Err(AttemptFailure::TransactionResult(Box::new(done)))
+                Ok(TransactionResult::Not(Claimed::InFlight(_))) => {
+                    run.again.load(Ordering::Relaxed)
                 }
-                ended => Ok(ended),
+                _ => false,
+            };
+            if !again {
+                return Ok(done);
             }
+            *run.latest() = Some(done);
+            Err(Again)
         };
-        match retry(&TRANSACTION_RETRIES, attempt).await {
-            Ok(ended) => ended,
-            Err(gave_up) => match gave_up.into_error() {
-                Some(AttemptFailure::TransactionResult(done)) => Ok(*done),
-                Some(AttemptFailure::Failed(failed)) => Err(failed),
-                None => Err(TransactionalError::Store(PostgresError::Contended)),
-            },
-        }
-    }
-
-    /// Returns the limit for a step before the work starts. After the first attempt it is no longer the limit of the
-    /// claim.
-    fn claim_timeout(&self, run: &Run) -> Duration {
-        match run.claim_until {
-            Some(until) if !run.again.load(Ordering::Relaxed) => {
-                self.max_wait.min(until.duration_since(Instant::now()))
-            }
-            _ => self.max_wait,
-        }
+        let ended = tokio::select! {
+            biased;
+            ended = retry(&TRANSACTION_RETRIES, attempt) => ended.ok(),
+            () = run.claim_expired() => None,
+        };
+        ended.or_else(|| run.latest().take()).unwrap_or_else(|| {
+            let limit = keyed.claim_limit.unwrap_or(self.max_wait);
+            let error = ConnectionError::TimedOut(limit);
+            Err(TransactionalError::Store(error.into()))
+        })
     }
 
     /// Prepares to take a connection, which may be dropped while it runs a statement of the work.
@@ -141,10 +152,8 @@ impl<C: Connections> Postgres<C> {
     async fn connection<'c>(
         &self,
         checkout: &'c mut Checkout<C>,
-        run: &Run,
     ) -> Result<&'c mut C::Connection, Failed> {
-        let connected = checkout.connect_within(&self.pool, self.claim_timeout(run));
-        let connected = connected.await;
+        let connected = checkout.connect_within(&self.pool, self.max_wait).await;
         connected.map_err(|error| TransactionalError::Store(error.into()))
     }
 
@@ -174,7 +183,7 @@ impl<C: Connections> Postgres<C> {
         let lease = match self.begin(&mut transaction, run).await? {
             ClaimStep::Run(lease) => lease,
             ClaimStep::Noted(done) => {
-                self.limit(self.max_wait, transaction.commit()).await?;
+                self.limit(transaction.commit()).await?;
                 return Ok(done);
             }
             ClaimStep::Over(done) => return Ok(done),
@@ -186,7 +195,7 @@ impl<C: Connections> Postgres<C> {
         let (response, end) = end(response, &run.keyed);
         let Some(end) = end else {
             // Roll back explicitly, so that the next request with this key does not wait for our lock.
-            self.limit(self.max_wait, transaction.rollback()).await?;
+            self.limit(transaction.rollback()).await?;
             return Ok(TransactionResult::Ran(response));
         };
         run.keep(Some(response));
@@ -240,10 +249,12 @@ impl<C: Connections> Postgres<C> {
             *fingerprint,
             config,
         );
-        let limit = self.claim_timeout(run);
-        let Found { claimed, owner } = self.limit(limit, claim).await?;
+        let Found { claimed, owner } = self.limit(claim).await?;
         Ok(match claimed {
-            Claimed::Run { lease, .. } => ClaimStep::Run(lease),
+            Claimed::Run { lease, .. } => {
+                run.claimed.store(true, Ordering::Relaxed);
+                ClaimStep::Run(lease)
+            }
             Claimed::Replay(answer) if owner == Some(run.owner) => {
                 ClaimStep::Over(match run.keep(None) {
                     Some(response) => TransactionResult::Ran(response),
@@ -258,12 +269,11 @@ impl<C: Connections> Postgres<C> {
 
     async fn limit<T, E: Into<PostgresError>>(
         &self,
-        limit: Duration,
         work: impl Future<Output = Result<T, E>>,
     ) -> Result<T, Failed> {
-        let done = match timeout(limit, work).await {
+        let done = match timeout(self.max_wait, work).await {
             Ok(done) => done.map_err(Into::into),
-            Err(_) => Err(ConnectionError::TimedOut(limit).into()),
+            Err(_) => Err(ConnectionError::TimedOut(self.max_wait).into()),
         };
         done.map_err(TransactionalError::Store)
     }

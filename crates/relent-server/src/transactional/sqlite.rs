@@ -1,11 +1,15 @@
 //! Transactional requests on SQLite: the work is a closure that runs on the writer thread.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::Response;
 use http_body_util::Full;
 use rusqlite::Connection;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::{Keyed, TransactionResult, Transactional, TransactionalError, WorkError, end};
@@ -38,7 +42,8 @@ impl From<SqliteError> for Undone {
 
 impl Sqlite {
     /// Runs the work if the key is free, in the transaction of its record and response. It runs on the writer thread
-    /// and blocks all other writers, so keep it short.
+    /// and blocks all other writers, so keep it short. If the future is dropped before the thread begins, nothing runs;
+    /// afterwards the transaction completes.
     ///
     /// # Errors
     /// The error of the work, or of the store.
@@ -53,7 +58,15 @@ impl Sqlite {
     {
         let seen = Arc::clone(&self.seen);
         let owner = Uuid::new_v4().as_u128();
+        let limit = keyed.claim_limit;
+        let until = limit.map(|limit| Instant::now() + limit);
+        // Either the job begins, or its caller gives up: a value cannot be sent after the receiver is closed.
+        let (begin, mut begun) = oneshot::channel();
         let job = move |session: &mut WriterSession<'_>| {
+            let is_late = until.is_some_and(|until| Instant::now() >= until);
+            if is_late || begin.send(()).is_err() {
+                return Err(SqliteError::TimedOut(limit.unwrap_or_default()).into());
+            }
             let Keyed {
                 key,
                 fingerprint,
@@ -121,7 +134,22 @@ impl Sqlite {
                 }
             }
         };
-        match self.writer.run_in(job).await {
+        let mut run = pin!(self.writer.run_in(job));
+        let ended = match limit {
+            Some(limit) => match timeout(limit, &mut run).await {
+                Ok(ended) => ended,
+                Err(_) => {
+                    begun.close();
+                    if begun.try_recv().is_err() {
+                        return Err(TransactionalError::Store(SqliteError::TimedOut(limit)));
+                    }
+                    // It may be committed.
+                    run.await
+                }
+            },
+            None => run.await,
+        };
+        match ended {
             Ok(done) => Ok(done),
             Err(Undone::Answered(response)) => Ok(TransactionResult::Ran(*response)),
             Err(Undone::Failed(error)) => Err(error),

@@ -13,7 +13,7 @@ use futures_util::future::{BoxFuture, join_all};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use relent_core::idempotency::Fingerprint;
-use relent_server::idempotency::{Body, IdempotencyLayer};
+use relent_server::idempotency::{Body, IdempotencyLayer, Limits};
 use relent_server::postgres::{IsolationLevel, pool};
 use relent_server::precondition::{EntityTag, PreconditionError, Preconditions};
 use relent_server::sqlite::WriterError;
@@ -1004,6 +1004,141 @@ async fn a_connection_lost_at_the_commit_leaves_one_effect_and_its_response() {
         assert!(cuts.load(Ordering::SeqCst) > 0);
         proxy.abort();
     }
+}
+
+const CLAIM_LIMIT: Duration = Duration::from_secs(1);
+
+fn with_claim_limit<S: Store>(store: S, claim: Duration) -> IdempotencyLayer<S> {
+    let limits = Limits {
+        claim,
+        ..Limits::DEFAULT
+    };
+    IdempotencyLayer::anonymous(store)
+        .transactional()
+        .limits(limits)
+}
+
+/// Here each connection is closed after 900 ms. The time is virtual.
+#[tokio::test(start_paused = true)]
+async fn on_postgres_the_limit_of_a_claim_includes_its_retries() {
+    async fn check<S: Shop>(store: S) {
+        let began = tokio::time::Instant::now();
+        let (status, body, _) =
+            send(&with_claim_limit(store, CLAIM_LIMIT), pay("a", "5 EUR")).await;
+        let took = began.elapsed();
+        assert!(
+            status == 503 && body.contains("idempotency-store-failed"),
+            "{status} {body}"
+        );
+        assert!(
+            (CLAIM_LIMIT..CLAIM_LIMIT + Duration::from_millis(10)).contains(&took),
+            "{took:?}"
+        );
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(directory.path().join(".s.PGSQL.5432")).unwrap();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(900)).await;
+                drop(client);
+            });
+        }
+    });
+    let path = directory.path();
+    let config = format!("host={} user=relent dbname=postgres", path.display());
+    check(Postgres::new(pool(&config, 4).unwrap())).await;
+    check(Postgres::new(by_sqlx(path))).await;
+}
+
+/// The confirmation of the commit is lost after the limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn on_postgres_the_limit_of_a_claim_does_not_apply_once_the_work_has_begun() {
+    let Some(server) = servers::postgres(&["fsync=off"]) else {
+        return;
+    };
+    let direct = postgres(&server).await;
+    let (directory, name) = (tempfile::tempdir().unwrap(), ".s.PGSQL.5432");
+    let listener = UnixListener::bind(directory.path().join(name)).unwrap();
+    let (database, cuts) = (server.server.directory().join(name), Arc::default());
+    let proxy = tokio::spawn(proxy(listener, database, Cut::After, Arc::clone(&cuts)));
+    let path = directory.path().display();
+    let config = format!("host={path} user=relent dbname=postgres");
+    let layer = with_claim_limit(Postgres::new(pool(&config, 4).unwrap()), CLAIM_LIMIT);
+    let handler = service_fn(async |request: Request<Body<Full<Bytes>>>| {
+        let once = request
+            .extensions()
+            .get::<Transactional<Postgres>>()
+            .unwrap();
+        let done = once.run(|transaction| {
+            Box::pin(async move {
+                transaction.execute(CHARGE, &[&"5 EUR"]).await?;
+                tokio::time::sleep(CLAIM_LIMIT).await;
+                Ok::<_, WorkError>(Response::new("charged"))
+            })
+        });
+        Ok::<_, Infallible>(done.await.unwrap())
+    });
+    let response = layer.layer(handler).oneshot(pay("a", "5 EUR")).await;
+    assert_eq!(response.unwrap().status(), 200);
+    assert_eq!(direct.charges().await, 1);
+    assert!(cuts.load(Ordering::SeqCst) > 0);
+    proxy.abort();
+}
+
+/// The caller has the error, or is gone, and sends the request again.
+#[tokio::test]
+async fn on_sqlite_work_that_begins_after_the_limit_of_its_claim_does_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = sqlite(directory.path());
+    let (go, held) = std::sync::mpsc::channel::<()>();
+    let hold = store.writer().run(move |_| {
+        assert!(held.recv().is_err());
+        Ok::<_, WriterError>(())
+    });
+    let waiting = async {
+        let dropped = store.transactional(keyed(1), |savepoint| {
+            savepoint.execute(CHARGE, ["dropped"])?;
+            Ok::<_, WorkError>(Response::new("charged"))
+        });
+        let dropped = futures_util::future::poll_immediate(std::pin::pin!(dropped)).await;
+        assert!(dropped.is_none(), "{dropped:?}");
+        let layer = with_claim_limit(store.clone(), Duration::from_millis(100));
+        let late = send(&layer, pay("a", "5 EUR"));
+        let late = tokio::time::timeout(Duration::from_secs(30), late).await;
+        drop(go);
+        late.unwrap()
+    };
+    let (held, (status, body, _)) = tokio::join!(biased; hold, waiting);
+    held.unwrap();
+    assert!(
+        status == 503 && body.contains("idempotency-store-failed"),
+        "{status} {body}"
+    );
+    assert_eq!(store.charges().await, 0);
+    let layer = with_claim_limit(store.clone(), Duration::from_secs(60));
+    assert_eq!(send(&layer, pay("a", "5 EUR")).await.0, 201);
+    assert_eq!(store.charges().await, 1);
+}
+
+/// Otherwise a committed transaction could be reported as failed.
+#[tokio::test]
+async fn on_sqlite_the_limit_of_a_claim_does_not_apply_once_the_work_has_begun() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = sqlite(directory.path());
+    let handler = service_fn(async |request: Request<Body<Full<Bytes>>>| {
+        let once = request.extensions().get::<Transactional<Sqlite>>().unwrap();
+        let done = once.run(move |savepoint| {
+            savepoint.execute(CHARGE, ["5 EUR"])?;
+            std::thread::sleep(CLAIM_LIMIT);
+            Ok::<_, WorkError>(Response::new("charged"))
+        });
+        Ok::<_, Infallible>(done.await.unwrap())
+    });
+    let service = with_claim_limit(store.clone(), CLAIM_LIMIT).layer(handler);
+    let response = service.oneshot(pay("a", "5 EUR")).await.unwrap();
+    assert_eq!(response.status(), 200);
+    assert_eq!(store.charges().await, 1);
 }
 
 /// If the work ignores a failed statement, nothing is committed.

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::time::Duration;
 
 use crate::sqlite::WriterError;
 use crate::store::{ResolveError, WriteError};
@@ -14,6 +15,8 @@ pub enum SqliteError {
     Writer(WriterError),
     /// A record is not in the format of this version.
     Record(Box<dyn Error + Send + Sync>),
+    /// A transactional request has waited this long for the writer, and is not run.
+    TimedOut(Duration),
 }
 
 impl fmt::Display for SqliteError {
@@ -21,6 +24,7 @@ impl fmt::Display for SqliteError {
         match self {
             Self::Writer(error) => error.fmt(f),
             Self::Record(error) => write!(f, "the record of an idempotency key: {error}"),
+            Self::TimedOut(limit) => write!(f, "SQLite has not begun the work within {limit:?}"),
         }
     }
 }
@@ -30,6 +34,7 @@ impl Error for SqliteError {
         match self {
             Self::Writer(error) => error.source(),
             Self::Record(error) => error.source(),
+            Self::TimedOut(_) => None,
         }
     }
 }

@@ -49,10 +49,10 @@ impl Postgres {
         E: Into<WorkError>,
     {
         let mut checkout = self.checkout();
-        let client = self.connection(&mut checkout, run).await?;
+        let client = self.connection(&mut checkout).await?;
         let transact = async {
             let begin = client.build_transaction().isolation_level(self.isolation);
-            let transaction = self.limit(self.claim_timeout(run), begin.start()).await?;
+            let transaction = self.limit(begin.start()).await?;
             self.transact(transaction, run, |transaction| work(transaction))
                 .await
         };

@@ -46,10 +46,10 @@ impl Postgres<PgPool> {
         E: Into<WorkError>,
     {
         let mut checkout = self.checkout();
-        let connection = self.connection(&mut checkout, run).await?;
+        let connection = self.connection(&mut checkout).await?;
         let transact = async {
             let begin = connection.begin_with(begin(self.isolation));
-            let transaction = self.limit(self.claim_timeout(run), begin).await?;
+            let transaction = self.limit(begin).await?;
             self.transact(transaction, run, |transaction| work(transaction))
                 .await
         };
