@@ -169,6 +169,8 @@ pub(super) enum LeaderStage {
     Claims,
     /// Its handler runs.
     Runs,
+    /// Its outcome is unknown, but its handler continues.
+    Continues,
     /// Another process has the key; its lease lasts this much longer.
     Elsewhere(Duration),
     Over(LeaderResult),
@@ -231,12 +233,12 @@ impl Running {
         })
     }
 
-    /// Returns whether the handler of this key runs in this process. The store may consider it lost, such as after
-    /// its clock was set forward.
+    /// Returns whether the handler of this key runs in this process. The store may consider it lost: it continues
+    /// after its limit, or the clock of the store was set forward.
     pub(super) fn runs(&self, key: &Key) -> bool {
         let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let stage = keys.get(key).map(|(_, stage)| stage.borrow());
-        stage.is_some_and(|stage| matches!(*stage, LeaderStage::Runs))
+        stage.is_some_and(|stage| matches!(*stage, LeaderStage::Runs | LeaderStage::Continues))
     }
 
     /// Updates the average duration.
@@ -286,6 +288,16 @@ impl Leader {
     pub(super) fn reach(&self, stage: LeaderStage) {
         if let Some((_, _, sender)) = &self.flight {
             sender.send_replace(stage);
+        }
+    }
+
+    /// Returns the leader for a handler that continues after its outcome is unknown: until that is dropped, no other
+    /// handler of the key starts.
+    pub(super) fn continues(&mut self) -> Self {
+        self.reach(LeaderStage::Continues);
+        Self {
+            flight: self.flight.take(),
+            ended: LeaderResult::Open(None),
         }
     }
 

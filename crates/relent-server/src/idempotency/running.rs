@@ -20,7 +20,7 @@ use relent_http::grpc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tower_service::Service;
 
-use super::execution::{CheckpointError, Execution, LeaderResult};
+use super::execution::{CheckpointError, Execution, Leader, LeaderResult};
 use super::lease::HeldLease;
 use super::limits::MAX_WAIT;
 use super::problems::Rejection;
@@ -65,6 +65,7 @@ impl<S: Store> Server<S> {
         &self,
         work: Work<I>,
         begins: ExecutionStart,
+        lead: &mut Leader,
         gone: impl Future<Output = ()>,
     ) -> (RunResult<I, R, I::Error>, LeaderResult)
     where
@@ -124,7 +125,9 @@ impl<S: Store> Server<S> {
                 () = limit_reached => {
                     // Permit and slot are free for other requests.
                     drop((permit, slot));
-                    return self.give_up_running(handler, &held, trace, memory).await;
+                    return self
+                        .give_up_running(handler, &held, lead, trace, memory)
+                        .await;
                 }
             };
             let read = match called {
@@ -206,11 +209,12 @@ impl<S: Store> Server<S> {
 
     /// Gives up a handler that still runs: its outcome is unknown. If the route allows a rerun, the handler is
     /// dropped. Otherwise it continues without a lease, and its response is recorded unless the outcome is resolved
-    /// before.
+    /// before. Meanwhile no other handler of its key starts in this process.
     async fn give_up_running<I, R, E>(
         &self,
         handler: impl Future<Output = HandlerOutput<R, E>> + Send + 'static,
         held: &Arc<HeldLease>,
+        lead: &mut Leader,
         trace: Option<HeaderValue>,
         mut memory: Share,
     ) -> (RunResult<I, R, E>, LeaderResult)
@@ -220,16 +224,16 @@ impl<S: Store> Server<S> {
     {
         let runs_on = Arc::clone(&self.common.run_on).try_acquire_owned();
         if let (false, Ok(permit)) = (self.is_rerun_allowed(), runs_on) {
-            let (server, held) = (self.clone(), Arc::clone(held));
+            let (server, held, lead) = (self.clone(), Arc::clone(held), lead.continues());
             self.common.running.spawn(async move {
-                if let Ok(called) = timeout(MAX_TIME_AFTER_UNKNOWN, handler).await {
-                    let handled = server.read_called(called, trace, &mut memory).await;
-                    if !matches!(handled.end, Change::GiveUp) {
-                        // The write fails if another request has taken over or an operator has resolved the outcome.
-                        drop(server.write(&held.key, &held.get(), handled.end).await);
-                    }
-                }
-                drop((memory, permit));
+                let end = match timeout(MAX_TIME_AFTER_UNKNOWN, handler).await {
+                    Ok(called) => server.read_called(called, trace, &mut memory).await.end,
+                    Err(_) => Change::GiveUp,
+                };
+                // The write fails if another request has taken over or an operator has resolved the outcome. If the
+                // record has expired meanwhile, it is written again: the handler may have had its effect after that.
+                drop(server.write_held(&held, end).await);
+                drop((memory, permit, lead));
             });
         } else {
             drop(handler);

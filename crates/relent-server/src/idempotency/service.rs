@@ -282,6 +282,13 @@ impl<S: Store> Server<S> {
                         LeaderResult::Rejection(refused) => FollowerAction::Rejection(refused),
                     };
                 }
+                // The store is not asked: it may have no record any more, or a resolution by another process.
+                LeaderStage::Continues => {
+                    return FollowerAction::Rejection(match is_another {
+                        true => Rejection::Mismatch,
+                        false => Rejection::Unknown,
+                    });
+                }
                 // A claim has a short limit. Its result is needed, since it may be a stored response.
                 LeaderStage::Claims => {
                     leader.changed().await;
@@ -352,7 +359,7 @@ impl<S: Store> Server<S> {
                         permit,
                         slot,
                     };
-                    let (tried, ended) = self.run(work, begins, gone).await;
+                    let (tried, ended) = self.run(work, begins, &mut lead, gone).await;
                     lead.end(ended);
                     return tried;
                 }

@@ -80,12 +80,12 @@ impl<S: Store> UnknownOutcomes<S> {
     /// Use [`NotApplied`](Resolution::NotApplied) only if the lost execution can no longer act. One of these must
     /// hold: the other service drops a second request with the same [`derived_key`](super::Execution::derived_key);
     /// the process has ended; or the outcome is [older](UnknownOutcome::age) than the longest request to the other
-    /// service, and the process cannot be suspended.
+    /// service plus the 10 min for which a handler may continue after its limit, and the process cannot be suspended.
     ///
     /// # Errors
     /// The outcome is no longer unknown, or its record was written since: the error contains its state. It is
-    /// [`NotResolved::Running`] also if the request runs in this process while the store considers it lost, such as
-    /// after its clock was set forward. Or the store fails.
+    /// [`NotResolved::Running`] also if the request runs in this process while the store considers it lost: its handler
+    /// continues after its limit, or the clock of the store was set forward. Or the store fails.
     pub async fn resolve(
         &self,
         found: &UnknownOutcome,

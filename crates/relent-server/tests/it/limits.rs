@@ -20,7 +20,7 @@ use relent_server::ServerLayer;
 use relent_server::idempotency::{Body, Execution, IdempotencyLayer, Limits};
 use relent_server::overload::OverloadLayer;
 use relent_server::store::{
-    Change, Claimed, Full as MemoryFull, Key, Memory, Resolution, ResolveError, Store,
+    Change, Claimed, Full as MemoryFull, Key, Memory, NotResolved, Resolution, ResolveError, Store,
     UnknownOutcome, WriteError,
 };
 use tokio::sync::Semaphore;
@@ -658,6 +658,71 @@ async fn after_60_s_without_client_the_outcome_is_unknown_until_recorded() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn while_a_handler_continues_after_its_limit_no_other_of_its_key_starts() {
+    let (day, minute) = (Duration::from_secs(24 * 3600), Duration::from_secs(60));
+    // A minute is over before the handler ends.
+    for retention in [day, minute] {
+        let config = ClaimConfig {
+            retention,
+            ..ClaimConfig::DEFAULT
+        };
+        let layer = layer().claim(config).unwrap();
+        let payments = Payments::default();
+        let gone = payments.ask(&layer, pay("/waits", "a"));
+        settle().await;
+        gone.abort();
+        sleep(Duration::from_secs(61)).await;
+        let outcomes = layer.unknown_outcomes();
+        let found = outcomes.find(None, 10).await.unwrap();
+        assert_eq!(found.len(), 1);
+        for _ in 0..2 {
+            let refused = outcomes.resolve(&found[0], Resolution::NotApplied).await;
+            let runs = NotResolved::Running;
+            assert!(matches!(refused, Err(ResolveError::Refused(why)) if why == runs));
+            let duplicate = payments.ask(&layer, pay("/waits", "a")).await.unwrap();
+            let is_unknown = duplicate.is(409, "idempotency-outcome-unknown");
+            assert!(is_unknown, "{retention:?}: {duplicate:?}");
+            let other = payments.ask(&layer, pay("/", "a")).await.unwrap();
+            assert!(other.is(422, "idempotency-key-reused"), "{other:?}");
+            sleep(Duration::from_secs(100)).await;
+        }
+        payments.goes_on.add_permits(1);
+        settle().await;
+        let duplicate = payments.ask(&layer, pay("/waits", "a")).await.unwrap();
+        let is_replayed = duplicate.replayed && duplicate.is(200, "charge 1");
+        assert!(is_replayed, "{retention:?}: {duplicate:?}");
+        assert_eq!(payments.begun(), 1);
+    }
+}
+
+/// Another process cannot know of the handler, so a job there may resolve the outcome.
+#[tokio::test(start_paused = true)]
+async fn a_resolution_by_another_process_starts_no_second_handler_in_this_one() {
+    let store = Counted::default();
+    let [here, elsewhere] = [0, 1].map(|_| layer_over(store.clone()));
+    let payments = Payments::default();
+    let gone = payments.ask(&here, pay("/waits", "a"));
+    settle().await;
+    gone.abort();
+    sleep(Duration::from_secs(61)).await;
+    let outcomes = elsewhere.unknown_outcomes();
+    let found = outcomes.find(None, 10).await.unwrap();
+    let resolved = outcomes.resolve(&found[0], Resolution::NotApplied).await;
+    resolved.unwrap();
+    let duplicate = payments.ask(&here, pay("/waits", "a")).await.unwrap();
+    assert!(
+        duplicate.is(409, "idempotency-outcome-unknown"),
+        "{duplicate:?}"
+    );
+    assert_eq!(payments.begun(), 1);
+    // After the end of the handler the resolution applies.
+    payments.goes_on.add_permits(2);
+    settle().await;
+    let next = payments.ask(&here, pay("/waits", "a")).await.unwrap();
+    assert!(!next.replayed && next.is(200, "charge 2"), "{next:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_rerunnable_handler_is_dropped_too_long_after_a_disconnect() {
     let (payments, layer) = (Payments::default(), layer().takeover(Takeover::Rerun));
     let gone = payments.ask(&layer, pay("/100s", "a"));
@@ -688,7 +753,8 @@ async fn a_lease_is_not_renewed_beyond_the_execution_limit() {
     let writes = store.writes.lock().unwrap().clone();
     assert_eq!(writes.last(), Some(&"give up"));
     sleep(Duration::from_secs(700)).await;
-    assert_eq!(*store.writes.lock().unwrap(), writes, "nothing more");
+    let later = store.writes.lock().unwrap().split_off(writes.len());
+    assert_eq!(later, ["give up"], "at the end of the handler");
     assert_eq!(layer.drain().await, 0, "and the handler is gone");
 }
 
