@@ -6,6 +6,7 @@ mod tests;
 
 use core::error::Error;
 use core::fmt;
+use core::mem::discriminant;
 use core::time::Duration;
 
 pub use resolve::{NotResolved, Resolution};
@@ -155,7 +156,10 @@ pub enum ClaimStage {
     Released,
     /// It has ended or was lost, and may have had an effect. An operator must
     /// [resolve](Record::resolve) it.
-    Unknown,
+    Unknown {
+        /// When its execution ended, or its lease expired.
+        since: Instant,
+    },
 }
 
 /// The record that a store keeps of one key, beside the answer.
@@ -308,12 +312,17 @@ impl Record {
                 (claim, None)
             }
             ClaimStage::Running { until } if now < until => (Claim::InFlight { until }, None),
-            ClaimStage::Running { .. } | ClaimStage::Unknown | ClaimStage::Released => {
+            ClaimStage::Running { .. } | ClaimStage::Unknown { .. } | ClaimStage::Released => {
                 match config.takeover {
                     Takeover::Refuse => {
-                        let unknown = stored.ended(now, ClaimStage::Unknown, config);
-                        let change = stored.stage != ClaimStage::Unknown;
-                        (Claim::Unknown, change.then_some(unknown))
+                        let unknown = match stored.stage {
+                            ClaimStage::Running { until } => {
+                                let stage = ClaimStage::Unknown { since: until };
+                                Some(stored.ended(now, stage, config))
+                            }
+                            _ => None,
+                        };
+                        (Claim::Unknown, unknown)
                     }
                     Takeover::Rerun => run(next, 0, true),
                     Takeover::Resume => run(next, stored.step, true),
@@ -384,7 +393,7 @@ impl Record {
     ) -> Result<Self, LeaseLost> {
         // An earlier execution may have had one.
         let stage = if self.repeated || self.step > 0 {
-            ClaimStage::Unknown
+            ClaimStage::Unknown { since: now }
         } else {
             ClaimStage::Released
         };
@@ -422,7 +431,7 @@ impl Record {
         lease: &Lease,
         config: &ClaimConfig,
     ) -> Result<Self, LeaseLost> {
-        self.end(now, lease, ClaimStage::Unknown, config)
+        self.end(now, lease, ClaimStage::Unknown { since: now }, config)
     }
 
     /// Whether the record may be removed and its key is new.
@@ -439,7 +448,8 @@ impl Record {
         stage: ClaimStage,
         config: &ClaimConfig,
     ) -> Result<Self, LeaseLost> {
-        if self.matches_lease(lease) && self.stage == stage && !self.is_expired(now) {
+        let is_repeated = discriminant(&self.stage) == discriminant(&stage);
+        if self.matches_lease(lease) && is_repeated && !self.is_expired(now) {
             return Ok(*self);
         }
         self.check(now, lease)?;

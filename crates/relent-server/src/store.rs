@@ -223,9 +223,10 @@ pub trait Store: Send + Sync + 'static {
         config: &ClaimConfig,
     ) -> impl Future<Output = Result<Lease, WriteError<Self::Error>>> + Send;
 
-    /// Returns at most `most` [unknown](Record::is_unknown) outcomes, including those whose lease has expired. They
-    /// are ordered by the expiry of their records and then by key. If all records have the same retention, that is
-    /// the order of their [age](UnknownOutcome::age). With `after` the page starts behind that outcome.
+    /// Returns at most `most` [unknown](Record::is_unknown) outcomes, including those whose lease has expired, of all
+    /// layers that use the store. They are ordered by the expiry of their records and then by key. If all records have
+    /// the same retention, that is the order of their [age](UnknownOutcome::age). With `after` the page starts behind
+    /// that outcome. `config` is for a store whose clock depends on the lease; no outcome depends on it.
     fn find_unknown(
         &self,
         after: Option<&UnknownOutcome>,

@@ -92,22 +92,22 @@ impl Record {
         !self.is_expired(now)
             && match self.stage {
                 ClaimStage::Running { until } => until <= now,
-                ClaimStage::Unknown => true,
+                ClaimStage::Unknown { .. } => true,
                 ClaimStage::Completed | ClaimStage::Released => false,
             }
     }
 
-    /// How long the outcome has been unknown: since the lease expired, or since that was written to
-    /// the record. Zero if it [is not unknown](Self::is_unknown).
-    ///
-    /// In the second case this is computed from the expiry of the record, so `config` must have the
-    /// [`retention`](ClaimConfig::retention) with which the record was written.
+    /// How long the outcome has been unknown: since the execution ended, or since its lease expired.
+    /// Zero if it [is not unknown](Self::is_unknown).
     #[must_use]
-    pub fn unknown_for(&self, now: Instant, config: &ClaimConfig) -> Duration {
+    pub fn unknown_for(&self, now: Instant) -> Duration {
         match self.stage {
-            _ if !self.is_unknown(now) => Duration::ZERO,
-            ClaimStage::Running { until } => now.saturating_since(until),
-            _ => (now.saturating_add(config.retention)).saturating_since(self.expires),
+            ClaimStage::Running { until: since } | ClaimStage::Unknown { since }
+                if self.is_unknown(now) =>
+            {
+                now.saturating_since(since)
+            }
+            _ => Duration::ZERO,
         }
     }
 
@@ -119,6 +119,8 @@ impl Record {
     /// The fencing token increases, so later writes of the lost execution are rejected, and the
     /// next claim gets a higher one. Effects outside of the store are not fenced: use
     /// [`NotApplied`](Resolution::NotApplied) only if the lost execution cannot act any more.
+    ///
+    /// The record is then kept for the retention of `config`, and never for less time than before.
     ///
     /// Idempotent: the same resolution may be written again, for example after a timeout of the
     /// store.
@@ -163,11 +165,15 @@ impl Record {
             ClaimStage::Released => Err(NotResolved::Released),
             ClaimStage::Running { until } if now < until => Err(NotResolved::Running),
             _ if stored != found => Err(NotResolved::Changed),
-            ClaimStage::Running { .. } | ClaimStage::Unknown => Ok(Self {
-                owner,
-                fence,
-                ..stored.ended(now, stage, config)
-            }),
+            ClaimStage::Running { .. } | ClaimStage::Unknown { .. } => {
+                let ended = stored.ended(now, stage, config);
+                Ok(Self {
+                    owner,
+                    fence,
+                    expires: ended.expires.max(stored.expires),
+                    ..ended
+                })
+            }
         }
     }
 }

@@ -400,7 +400,7 @@ fn a_resumed_execution_starts_after_the_last_step() {
     assert_eq!(record.checkpoint(at(2), &lease, 3), Err(LeaseLost));
     // It has had no effect itself, but the steps before it have.
     let record = record.release(at(2), &second, &config).unwrap();
-    assert_eq!(record.stage, ClaimStage::Unknown);
+    assert_eq!(record.stage, ClaimStage::Unknown { since: at(2) });
 }
 
 #[test]
@@ -480,5 +480,5 @@ fn a_returned_claim_had_no_effect_even_if_declared_unknown() {
     };
     let (_, taken) = Record::claim(Some(&claimed), at(2), &rerun, 2, FINGERPRINT);
     let given_back = taken.unwrap().give_back(at(2), 2, &config).unwrap();
-    assert_eq!(given_back.stage, ClaimStage::Unknown);
+    assert_eq!(given_back.stage, ClaimStage::Unknown { since: at(2) });
 }

@@ -12,6 +12,9 @@ use crate::store::{Resolution, ResolveError, Store, UnknownOutcome};
 /// Finds and resolves requests whose outcome is unknown. Their process died, their handler reported it, or they
 /// exceeded a limit. Duplicates are rejected until the outcome is resolved or the record expires.
 ///
+/// Use one store for each layer, or one `Redis::namespace`: outcomes of all layers
+/// that share a store are found, and do not show their layer.
+///
 /// ```
 /// use std::sync::Arc;
 /// use relent_server::idempotency::{IdempotencyLayer, UnknownOutcomes};
@@ -39,8 +42,8 @@ pub struct UnknownOutcomes<S> {
 }
 
 impl<S: Store> UnknownOutcomes<S> {
-    /// Creates access to a store without a [layer](super::IdempotencyLayer::unknown_outcomes). `config` must be that
-    /// of the layer that writes the records.
+    /// Creates access to a store without a [layer](super::IdempotencyLayer::unknown_outcomes). `config` should be that
+    /// of the layer that writes the records: a resolved record is kept for its retention.
     #[must_use]
     pub const fn new(store: Arc<S>, config: ClaimConfig) -> Self {
         Self {

@@ -163,7 +163,7 @@ impl Models {
         let mut expected: Vec<_> = (self.0.iter())
             .filter_map(|(key, model)| {
                 let (record, _) = model.stored.as_ref()?;
-                UnknownOutcome::of(*key, *record, now, &config)
+                UnknownOutcome::of(*key, *record, now)
             })
             .collect();
         expected.sort_by_key(UnknownOutcome::place);

@@ -207,19 +207,14 @@ impl Memory {
         Ok(lease)
     }
 
-    fn find_unknown_now(
-        &self,
-        after: Option<&UnknownOutcome>,
-        most: usize,
-        config: &ClaimConfig,
-    ) -> Vec<UnknownOutcome> {
+    fn find_unknown_now(&self, after: Option<&UnknownOutcome>, most: usize) -> Vec<UnknownOutcome> {
         let kept = self.lock();
         let now = self.now();
         let after = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.place()));
         let keys = kept.by_expiry.range((after, Bound::Unbounded));
         let found = keys.filter_map(|(_, key)| {
             let stored = kept.records.get(key)?;
-            UnknownOutcome::of(*key, stored.record, now, config)
+            UnknownOutcome::of(*key, stored.record, now)
         });
         found.take(most).collect()
     }
@@ -403,9 +398,9 @@ impl Store for Memory {
         &self,
         after: Option<&UnknownOutcome>,
         most: usize,
-        config: &ClaimConfig,
+        _: &ClaimConfig,
     ) -> impl Future<Output = Result<Vec<UnknownOutcome>, Full>> + Send {
-        ready(Ok(self.find_unknown_now(after, most, config)))
+        ready(Ok(self.find_unknown_now(after, most)))
     }
 
     fn resolve(

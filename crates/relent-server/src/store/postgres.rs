@@ -83,7 +83,7 @@ impl Postgres {
             owner       bytea    NOT NULL,
             fence       bigint   NOT NULL,
             stage       smallint NOT NULL,  -- 0 running, 1 completed, 2 released, 3 unknown
-            until       bigint   NOT NULL,  -- of the lease, in microseconds since 1970
+            until       bigint   NOT NULL,  -- end of the lease or of an unknown execution, in microseconds since 1970
             step        bigint   NOT NULL,
             repeated    boolean  NOT NULL,
             expires     bigint   NOT NULL,
@@ -196,11 +196,11 @@ impl<C: Connections> Store for Postgres<C> {
         &self,
         after: Option<&UnknownOutcome>,
         most: usize,
-        config: &ClaimConfig,
+        _: &ClaimConfig,
     ) -> Result<Vec<UnknownOutcome>, PostgresError> {
         let mut checkout = Checkout::new(self.max_wait);
         let session = &mut **checkout.connect(&self.pool).await?;
-        let find = self.sql.find_unknown(session, after, most, config);
+        let find = self.sql.find_unknown(session, after, most);
         let found = timeout(self.max_wait, find).await;
         checkout.in_time(found)
     }

@@ -330,9 +330,9 @@ impl Store for Redis {
         &self,
         after: Option<&UnknownOutcome>,
         most: usize,
-        config: &ClaimConfig,
+        _: &ClaimConfig,
     ) -> Result<Vec<UnknownOutcome>, RedisError> {
-        self.scan(after, most, config).await
+        self.scan(after, most).await
     }
 
     async fn resolve(

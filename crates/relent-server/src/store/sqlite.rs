@@ -70,7 +70,7 @@ const TABLES: &str = "
         owner       BLOB    NOT NULL,
         fence       INTEGER NOT NULL,
         stage       INTEGER NOT NULL,  -- 0 running, 1 completed, 2 released, 3 unknown
-        until       INTEGER NOT NULL,  -- of the lease, in nanoseconds since 1970
+        until       INTEGER NOT NULL,  -- end of the lease or of an unknown execution, in nanoseconds since 1970
         step        INTEGER NOT NULL,
         repeated    INTEGER NOT NULL,
         expires     INTEGER NOT NULL,
@@ -196,8 +196,9 @@ impl Store for Sqlite {
         let seen = Arc::clone(&self.seen);
         let write = move |session: &mut WriterSession<'_>| {
             let records = &mut session.records;
-            let (now, config) = seen.now(&config);
-            records.write(now, &key, &lease, &change, &config)
+            let (now, by_clock) = seen.now(&config);
+            let behind = by_clock.retention.saturating_sub(config.retention);
+            records.write(now, behind, &key, &lease, &change, &by_clock)
         };
         self.writer.run_in(write).await
     }
@@ -212,7 +213,7 @@ impl Store for Sqlite {
         let seen = Arc::clone(&self.seen);
         let find = move |connection: &Connection| {
             let (now, _) = seen.now(&config);
-            unknown::find(connection, now, after.as_ref(), most, &config)
+            unknown::find(connection, now, after.as_ref(), most)
         };
         self.writer.run(find).await
     }

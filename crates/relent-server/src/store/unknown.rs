@@ -24,8 +24,8 @@ impl UnknownOutcome {
     /// Returns the outcome of a record at the time `now` of its store; `None` if it is not
     /// [unknown](Record::is_unknown).
     #[must_use]
-    pub fn of(key: Key, record: Record, now: Instant, config: &ClaimConfig) -> Option<Self> {
-        let age = record.unknown_for(now, config);
+    pub fn of(key: Key, record: Record, now: Instant) -> Option<Self> {
+        let age = record.unknown_for(now);
         record.is_unknown(now).then_some(Self { key, record, age })
     }
 

@@ -126,6 +126,36 @@ async fn keeps_the_lost_owner_out(store: &impl Store) {
     assert_eq!(left, []);
 }
 
+/// Such as a job for another layer of the same store.
+async fn ignores_the_retention_of_its_reader(store: &impl Store) {
+    let day = CONFIG.retention;
+    let [brief, long] = [Duration::ZERO, 8 * day].map(|retention| ClaimConfig {
+        retention,
+        ..CONFIG
+    });
+    let key = Key([0xa9; 32]);
+    let lease = run(store, &key, 1, &CONFIG).await;
+    store
+        .write(&key, &lease, Change::GiveUp, &CONFIG)
+        .await
+        .unwrap();
+    for reader in [brief, CONFIG, long] {
+        let found = store.find_unknown(None, 10_000, &reader).await.unwrap();
+        let found = found.into_iter().find(|outcome| *outcome.key() == key);
+        let age = found.unwrap().age();
+        assert!(age < Duration::from_secs(3600), "{age:?}");
+    }
+    let (found, paid) = (find(store, &key).await, Resolution::Applied(answer("paid")));
+    store.resolve(&found, paid, &brief).await.unwrap();
+    let claimed = store.claim(&key, 2, PRINT, &CONFIG).await.unwrap();
+    assert_eq!(claimed, Claimed::Replay((*answer("paid")).clone()));
+}
+
+#[tokio::test]
+async fn memory_keeps_age_and_expiry_of_an_outcome_whatever_the_retention_of_its_reader() {
+    ignores_the_retention_of_its_reader(&Memory::new()).await;
+}
+
 #[tokio::test]
 async fn memory_rejects_a_late_write_of_a_fenced_off_owner() {
     keeps_the_lost_owner_out(&Memory::new()).await;
@@ -224,6 +254,13 @@ mod sqlite {
         keeps_the_lost_owner_out(&store).await;
     }
 
+    #[tokio::test]
+    async fn sqlite_keeps_age_and_expiry_of_an_outcome_whatever_the_retention_of_its_reader() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(directory.path().join("keys.db")).unwrap();
+        ignores_the_retention_of_its_reader(&store).await;
+    }
+
     /// A file of a version before the index.
     #[tokio::test]
     async fn a_file_of_an_older_version_gets_the_index_of_unknown_outcomes() {
@@ -274,13 +311,14 @@ mod redis {
     use super::*;
 
     #[tokio::test]
-    async fn redis_rejects_a_late_write_of_a_fenced_off_owner() {
+    async fn redis_rejects_a_late_write_and_ignores_the_retention_of_a_reader() {
         let Some(server) = servers::redis(&["--appendonly", "no"]) else {
             return;
         };
         let client = Client::open(server.url()).unwrap();
         let store = Redis::connect_unchecked(client.clone()).await.unwrap();
         keeps_the_lost_owner_out(&store).await;
+        ignores_the_retention_of_its_reader(&store).await;
         among_other_keys(&store, &client).await;
     }
 
@@ -335,7 +373,7 @@ mod redis {
         let _: () = connection.set(store.name(&key), old(1)).await.unwrap();
         let lost = find(&store, &key).await;
         let record = lost.record();
-        assert_eq!(record.stage, ClaimStage::Unknown);
+        assert!(matches!(record.stage, ClaimStage::Unknown { .. }));
         let read = (
             record.repeated,
             record.step,
@@ -364,7 +402,7 @@ mod postgres {
     use super::*;
 
     #[tokio::test]
-    async fn postgres_rejects_a_late_write_of_a_fenced_off_owner() {
+    async fn postgres_rejects_a_late_write_and_ignores_the_retention_of_a_reader() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };
@@ -373,6 +411,7 @@ mod postgres {
         store.create_tables().await.unwrap();
         let client = store.pool().get().await.unwrap();
         keeps_the_lost_owner_out(&store).await;
+        ignores_the_retention_of_its_reader(&store).await;
         #[cfg(feature = "sqlx")]
         {
             use sqlx::postgres::{PgConnectOptions, PgPoolOptions};

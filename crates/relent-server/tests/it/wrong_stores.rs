@@ -66,9 +66,13 @@ enum Fault {
     ResolvesAnything,
     /// The former owner of a resolved outcome may still write.
     ResolvesUnfenced,
+    /// A resolution with a shorter retention shortens the life of the record.
+    ResolvesBriefly,
+    /// The age of an outcome is computed from the retention of its reader.
+    AgesByRetention,
 }
 
-const FAULTS: [Fault; 22] = [
+const FAULTS: [Fault; 24] = [
     Fault::NoClaim,
     Fault::LooksFirst,
     Fault::NoOwnerCheck,
@@ -91,6 +95,8 @@ const FAULTS: [Fault; 22] = [
     Fault::FindsOnlyEnded,
     Fault::ResolvesAnything,
     Fault::ResolvesUnfenced,
+    Fault::ResolvesBriefly,
+    Fault::AgesByRetention,
 ];
 
 type Stored = (Record, Option<Arc<StoredResponse>>);
@@ -155,7 +161,9 @@ impl Store for Wrong {
                 (Fault::NoFingerprint, ClaimStage::Completed) => print = record.fingerprint,
                 (Fault::FingerprintLast, ClaimStage::Running { .. }) => print = record.fingerprint,
                 (Fault::NoClaim, ClaimStage::Running { .. }) => record.stage = ClaimStage::Released,
-                (Fault::KeepsReleased, ClaimStage::Released) => record.stage = ClaimStage::Unknown,
+                (Fault::KeepsReleased, ClaimStage::Released) => {
+                    record.stage = ClaimStage::Unknown { since: now };
+                }
                 (Fault::ForgetsOwner, _) => record.owner = record.owner.wrapping_add(1),
                 (Fault::ForgetsSteps, _) => record.step = 0,
                 (Fault::NeverExpires, _) => record.expires = Instant::MAX,
@@ -227,12 +235,18 @@ impl Store for Wrong {
             let mut record = *record;
             match (self.fault, record.stage) {
                 (Fault::FindsRunning, ClaimStage::Running { .. }) => {
-                    record.stage = ClaimStage::Unknown;
+                    record.stage = ClaimStage::Unknown { since: now };
                 }
                 (Fault::FindsOnlyEnded, ClaimStage::Running { .. }) => return None,
+                (Fault::AgesByRetention, ClaimStage::Unknown { since }) => {
+                    let age = now.saturating_add(config.retention);
+                    let age = age.saturating_since(record.expires).as_nanos() as u64;
+                    let since = since.min(Instant::from_nanos(now.as_nanos().saturating_sub(age)));
+                    record.stage = ClaimStage::Unknown { since };
+                }
                 _ => {}
             }
-            UnknownOutcome::of(*key, record, now, config)
+            UnknownOutcome::of(*key, record, now)
         });
         let follows =
             |found: &UnknownOutcome| after.is_none_or(|after| place(after) < place(found));
@@ -257,6 +271,9 @@ impl Store for Wrong {
         let mut record = resolution.make(stored.as_ref(), now, found, config)?;
         if self.fault == Fault::ResolvesUnfenced {
             (record.owner, record.fence) = (found.record().owner, found.record().fence);
+        }
+        if self.fault == Fault::ResolvesBriefly {
+            record.expires = now.saturating_add(config.retention);
         }
         let answer = match &resolution {
             Resolution::Applied(answer) => Some(Arc::new(self.kept(answer))),

@@ -41,7 +41,7 @@ impl Model {
             (Err(NotResolved::Absent), None)
             | (Err(NotResolved::Completed), Some(ClaimStage::Completed))
             | (Err(NotResolved::Released), Some(ClaimStage::Released))
-            | (Err(NotResolved::Changed), Some(ClaimStage::Unknown)) => return None,
+            | (Err(NotResolved::Changed), Some(ClaimStage::Unknown { .. })) => return None,
             (Err(NotResolved::Running), Some(ClaimStage::Running { until })) if now < until => {
                 return None;
             }
@@ -170,13 +170,51 @@ fn an_outcome_is_unknown_from_lease_expiry_or_from_its_recording() {
     let config = config(Takeover::Refuse);
     let (record, lease) = claimed(&config);
     let span = Duration::from_secs;
-    assert_eq!(record.unknown_for(at(1), &config), span(0));
-    assert_eq!(record.unknown_for(at(4), &config), span(2));
+    assert_eq!(record.unknown_for(at(1)), span(0));
+    assert_eq!(record.unknown_for(at(4)), span(2));
     let said = record.give_up(at(1), &lease, &config).unwrap();
     assert!(said.is_unknown(at(1)));
-    assert_eq!(said.unknown_for(at(3), &config), span(2));
-    assert_eq!(said.unknown_for(at(4), &config), span(0), "it has expired");
+    assert_eq!(said.unknown_for(at(3)), span(2));
+    assert_eq!(said.unknown_for(at(4)), span(0), "it has expired");
     assert!(!said.is_unknown(at(4)));
     let done = record.complete(at(1), &lease, &config).unwrap();
     assert!(!done.is_unknown(at(3)));
+}
+
+#[test]
+fn the_age_of_an_outcome_counts_from_its_end_whatever_the_retention() {
+    let config = ClaimConfig {
+        retention: Duration::from_secs(100),
+        ..config(Takeover::Refuse)
+    };
+    let (record, lease) = claimed(&config);
+    // Its lease expires at 2, and a duplicate detects that later.
+    let (_, marked) = Record::claim(Some(&record), at(7), &config, 8, FINGERPRINT);
+    let ended = record.give_up(at(1), &lease, &config).unwrap();
+    let ages = [record, marked.unwrap(), ended].map(|record| record.unknown_for(at(9)));
+    assert_eq!(ages, [7, 7, 8].map(Duration::from_secs));
+    // The same end may be written again, and does not make it younger.
+    let again = ended.give_up(at(5), &lease, &config).unwrap();
+    assert_eq!(again, ended);
+}
+
+#[test]
+fn a_resolution_never_shortens_the_time_for_which_a_record_is_kept() {
+    let long = ClaimConfig {
+        retention: Duration::from_secs(100),
+        ..config(Takeover::Refuse)
+    };
+    let (found, _) = lost(&long);
+    for resolution in [PAID, Resolution::NotApplied] {
+        for config in [long, config(Takeover::Refuse)] {
+            let resolved = Record::resolve(Some(&found), at(2), &found, resolution, &config);
+            assert_eq!(resolved.unwrap().expires, found.expires);
+        }
+        let longer = ClaimConfig {
+            retention: Duration::from_secs(200),
+            ..long
+        };
+        let resolved = Record::resolve(Some(&found), at(2), &found, resolution, &longer);
+        assert_eq!(resolved.unwrap().expires, at(202));
+    }
 }

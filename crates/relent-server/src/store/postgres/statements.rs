@@ -60,7 +60,11 @@ impl Sql {
         let write = format!(
             "UPDATE relent_idempotency_1 SET
                  stage = {stage},
-                 until = CASE WHEN $4 = 0 THEN least(now + $5::bigint, {MAX_MICROS}) WHEN $4 = 4 THEN until ELSE 0 END,
+                 until = CASE
+                     WHEN $4 = 0 THEN least(now + $5::bigint, {MAX_MICROS})
+                     WHEN $4 = 4 OR stage = {stage} THEN until
+                     WHEN {stage} = 3 THEN now
+                     ELSE 0 END,
                  step = CASE WHEN $4 = 4 THEN greatest(step, $7::bigint) ELSE step END,
                  expires = CASE
                      WHEN $4 = 0 THEN least(now + $5 + $6::bigint, {MAX_MICROS})
@@ -127,7 +131,7 @@ pub(super) fn record(row: &impl Columns) -> Result<Option<Stored>, PostgresError
         0 => Some(ClaimStage::Running { until }),
         1 => Some(ClaimStage::Completed),
         2 => Some(ClaimStage::Released),
-        3 => Some(ClaimStage::Unknown),
+        3 => Some(ClaimStage::Unknown { since: until }),
         _ => None,
     };
     let record = || {
@@ -311,7 +315,7 @@ impl Sql {
         until: i64,
     ) -> Result<bool, PostgresError> {
         let ends = |record: &Record| match record.stage {
-            ClaimStage::Running { until } => of(until),
+            ClaimStage::Running { until } | ClaimStage::Unknown { since: until } => of(until),
             _ => 0,
         };
         let (old_owner, new_owner) = (before.owner.to_be_bytes(), after.owner.to_be_bytes());

@@ -14,7 +14,6 @@ impl Sql {
         session: &mut S,
         after: Option<&UnknownOutcome>,
         most: usize,
-        config: &ClaimConfig,
     ) -> Result<Vec<UnknownOutcome>, PostgresError> {
         let (expires, key) = after.map_or((-1, &[][..]), |after| {
             (of(after.record().expires), &after.key().0[..])
@@ -32,12 +31,7 @@ impl Sql {
             let (Ok(key), Some((record, _))) = (key, record(row)?) else {
                 return Err(PostgresError::Record("its key is not of 32 bytes".into()));
             };
-            found.extend(UnknownOutcome::of(
-                Key(key),
-                record,
-                instant(row.long(9)?),
-                config,
-            ));
+            found.extend(UnknownOutcome::of(Key(key), record, instant(row.long(9)?)));
         }
         Ok(found)
     }

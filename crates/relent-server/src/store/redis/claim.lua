@@ -45,6 +45,7 @@ if takeover == 'resume' then
     return run(r.fence + 1, r.step, 1)
 end
 if r.stage ~= UNKNOWN then
+    -- It is unknown since the end of the lease, which is in the record already.
     r.stage = UNKNOWN
     r.expires = after(now, keep)
     put(r, '')

@@ -6,7 +6,8 @@
 local MAX_MICROS = 9007199254740991
 local VERSION = 1
 local RUNNING, COMPLETED, RELEASED, UNKNOWN = 0, 1, 2, 3
--- Version, stage, repeated, step, fencing token, end of the lease, expiry, owner, fingerprint. The response follows.
+-- Version, stage, repeated, step, fencing token, end of the lease or of an execution whose outcome is unknown, expiry,
+-- owner, fingerprint. The response follows.
 local FORMAT = '>BBBI4I8I8I8c16c32'
 
 local function after(instant, span)

@@ -1,6 +1,6 @@
 -- ARGV: cursor, pattern of record keys, length of a record key, number of keys to scan. Returns the next cursor, the
--- time, and for each unknown outcome: key, fingerprint, owner, fencing token, whether it runs, end of the lease,
--- step, repeated, expiry.
+-- time, and for each unknown outcome: key, fingerprint, owner, fencing token, whether it runs, end of the lease or of
+-- the execution, step, repeated, expiry.
 local reply = redis.call('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', ARGV[4], 'TYPE', 'string')
 local length, size = tonumber(ARGV[3]), struct.size(FORMAT)
 local found = {}

@@ -13,8 +13,8 @@ use crate::store::{Key, Resolution, UnknownOutcome};
 /// Keys that one call scans, which blocks other clients for about 1 ms.
 const KEYS_PER_SCAN: usize = 1000;
 
-/// A record in the reply of the script: key, fingerprint, owner, fencing token, whether it runs, end of the lease,
-/// step, repeated, and expiry.
+/// A record in the reply of the script: key, fingerprint, owner, fencing token, whether it runs, end of the lease or
+/// of the execution, step, repeated, and expiry.
 type Found = (Vec<u8>, Vec<u8>, Vec<u8>, u64, u8, i64, u32, u8, i64);
 
 impl Redis {
@@ -23,7 +23,6 @@ impl Redis {
         &self,
         after: Option<&UnknownOutcome>,
         most: usize,
-        config: &ClaimConfig,
     ) -> Result<Vec<UnknownOutcome>, RedisError> {
         let (mut first, mut cursor) = (BTreeMap::new(), "0".to_owned());
         loop {
@@ -41,7 +40,7 @@ impl Redis {
                     ));
                 };
                 // A scan may report a key more than once.
-                let found = UnknownOutcome::of(key, record, instant(now), config);
+                let found = UnknownOutcome::of(key, record, instant(now));
                 let follows = |found: &UnknownOutcome| {
                     after.is_none_or(|after| after.place() < found.place())
                 };
@@ -79,6 +78,7 @@ impl Redis {
         let record = found.record();
         let (runs, ends) = match record.stage {
             ClaimStage::Running { until } => (1, of(until)),
+            ClaimStage::Unknown { since } => (0, of(since)),
             _ => (0, 0),
         };
         let (becomes, digest) = match resolution.decided() {
@@ -105,15 +105,15 @@ impl Redis {
 
 fn read(found: Found) -> Option<(Key, Record)> {
     let (key, fingerprint, owner, fence, runs, ends, step, repeated, expires) = found;
-    let until = instant(ends);
+    let ends = instant(ends);
     let record = Record {
         fingerprint: Fingerprint(fingerprint.try_into().ok()?),
         owner: u128::from_be_bytes(owner.try_into().ok()?),
         fence,
         stage: if runs == 1 {
-            ClaimStage::Running { until }
+            ClaimStage::Running { until: ends }
         } else {
-            ClaimStage::Unknown
+            ClaimStage::Unknown { since: ends }
         },
         step,
         repeated: repeated != 0,

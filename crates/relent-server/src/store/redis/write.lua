@@ -29,6 +29,9 @@ if r.stage == COMPLETED or r.stage == RELEASED then
 end
 if stage then
     r.stage = stage
+    if stage == UNKNOWN then
+        r.ends = now
+    end
     r.expires = after(now, keep)
     put(r, answer)
     return 0

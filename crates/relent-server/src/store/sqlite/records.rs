@@ -1,5 +1,7 @@
 //! The records of a database, with the statements that read and write them.
 
+use std::time::Duration;
+
 use relent_core::Instant;
 use relent_core::idempotency::{ClaimConfig, ClaimStage, Fingerprint, Lease, Record};
 use rusqlite::{Connection, OptionalExtension, PrepFlags, Statement, params};
@@ -77,10 +79,11 @@ impl<'c> Records<'c> {
         })
     }
 
-    /// Applies a change of an execution to its record.
+    /// Applies a change of an execution to its record. The clock of the store is to advance by `behind` at once.
     pub(super) fn write(
         &mut self,
         now: Instant,
+        behind: Duration,
         key: &Key,
         lease: &Lease,
         change: &Change,
@@ -90,7 +93,13 @@ impl<'c> Records<'c> {
         let record = stored
             .filter(|record| !record.is_expired(now))
             .ok_or(WriteError::Gone)?;
-        let (record, lease) = change.make(&record, now, lease, config)?;
+        let (mut record, lease) = change.make(&record, now, lease, config)?;
+        if let ClaimStage::Unknown { since } = &mut record.stage
+            && *since == now
+        {
+            // Otherwise the outcome would be older than it is when the clock advances.
+            *since = since.saturating_add(behind);
+        }
         self.put(key, &record, change.answer().as_deref())
             .map_err(SqliteError::from)?;
         Ok(lease)
@@ -107,7 +116,7 @@ impl<'c> Records<'c> {
                 0_u8 => Some(ClaimStage::Running { until }),
                 1 => Some(ClaimStage::Completed),
                 2 => Some(ClaimStage::Released),
-                3 => Some(ClaimStage::Unknown),
+                3 => Some(ClaimStage::Unknown { since: until }),
                 _ => None,
             };
             let record = stage.map(|stage| {
@@ -187,6 +196,7 @@ fn insert_by(
         ClaimStage::Running { until } => (0_u8, until),
         ClaimStage::Completed => (1, Instant::ORIGIN),
         ClaimStage::Released => (2, Instant::ORIGIN),
+        ClaimStage::Unknown { since } => (3, since),
         // Stages added to the enum later are stored as 3, which is never runnable.
         _ => (3, Instant::ORIGIN),
     };

@@ -18,7 +18,6 @@ pub(super) fn find(
     now: Instant,
     after: Option<&UnknownOutcome>,
     most: usize,
-    config: &ClaimConfig,
 ) -> Result<Vec<UnknownOutcome>, SqliteError> {
     let mut select = connection.prepare_cached(FIND)?;
     let (expires, key) = after.map_or((-1, &[][..]), |after| {
@@ -32,7 +31,7 @@ pub(super) fn find(
     let (mut found, mut records) = (Vec::with_capacity(keys.len()), Records::new(connection));
     for key in keys {
         if let Some((record, _)) = records.read(&key)? {
-            found.extend(UnknownOutcome::of(key, record, now, config));
+            found.extend(UnknownOutcome::of(key, record, now));
         }
     }
     Ok(found)
@@ -55,7 +54,35 @@ pub(super) fn resolve(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use relent_core::idempotency::Fingerprint;
+
     use super::*;
+    use crate::store::{Change, Claimed};
+
+    /// After a jump of the machine's clock, see `Clock`.
+    #[test]
+    fn an_outcome_does_not_age_while_the_clock_of_the_store_catches_up() {
+        let connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(super::super::TABLES).unwrap();
+        let (now, hour) = (Instant::from_nanos(1_000), Duration::from_secs(3600));
+        let (key, config) = (Key([1; 32]), ClaimConfig::DEFAULT);
+        let mut records = Records::new(&connection);
+        let found = records.find(now, &key, 7, Fingerprint([2; 32]), &config);
+        let found = found.unwrap();
+        let Claimed::Run { lease, .. } = found.claimed else {
+            panic!("the key is new");
+        };
+        records.put(&key, &found.change.unwrap(), None).unwrap();
+        let ended = records.write(now, hour, &key, &lease, &Change::GiveUp, &config);
+        ended.unwrap();
+        for (passed, age) in [(0, 0), (3600, 0), (3660, 60)] {
+            let now = now.saturating_add(Duration::from_secs(passed));
+            let found = find(&connection, now, None, 10).unwrap();
+            assert_eq!(found[0].age(), Duration::from_secs(age));
+        }
+    }
 
     #[test]
     fn sqlite_finds_unknown_outcomes_by_index_in_order() {
