@@ -129,8 +129,8 @@ pub enum Change {
     Release,
     /// The execution has ended without a response.
     GiveUp,
-    /// The execution never started: its process did not learn in time whether the key was claimed. Only the owner of
-    /// the lease is compared: [`Record::give_back`].
+    /// The execution never started, since its process did not learn in time whether the key was claimed; or its
+    /// [release](Self::Release) has failed. Only the owner of the lease is compared: [`Record::give_back`].
     GiveBack,
 }
 

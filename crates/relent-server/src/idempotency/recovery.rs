@@ -67,8 +67,9 @@ impl<S: Store> Server<S> {
         }
     }
 
-    /// Gives back a claim that may have been made although its response did not come in time. Its request was
-    /// rejected and has not run, so the next one has to run. It tries several times, since claims may be in transit.
+    /// Gives back a claim that may have been made although its response did not come in time, or whose release has
+    /// failed. Its request had no effect, so the next one has to run. It tries several times, since claims may be in
+    /// transit.
     pub(super) async fn give_back(self, key: Key, owner: u128) {
         // Beyond the limit the lease expires, and the outcome is unknown.
         let Ok(_place) = self.common.abandoned.try_acquire() else {

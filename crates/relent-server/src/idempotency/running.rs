@@ -390,6 +390,10 @@ impl<S: Store> Server<S> {
         }
         // If an unknown outcome cannot be recorded, the lease expires, which has the same meaning.
         let written = self.write_held(held, handled.end).await;
+        if is_released && matches!(written, Err(WriteError::Store(_))) {
+            // Otherwise the lease would expire, and duplicates of a request without effect get "outcome unknown".
+            tokio::spawn(self.clone().give_back(held.key, held.get().owner));
+        }
         let ended = match (&written, &completes) {
             (Ok(()), Some(answer)) => LeaderResult::Answered(Arc::clone(answer)),
             _ => LeaderResult::Open(None),

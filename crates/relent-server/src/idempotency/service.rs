@@ -31,7 +31,7 @@ use crate::observe;
 use crate::overload::{HeldSlot, WeakSlot};
 use crate::quota_refund::QuotaRefund;
 use crate::shares::{Principal, Share};
-use crate::store::{Change, Claimed, Key, Store};
+use crate::store::{Change, Claimed, Key, Store, WriteError};
 
 /// The service of an [`IdempotencyLayer`](super::IdempotencyLayer).
 pub struct Idempotency<I, S> {
@@ -424,7 +424,10 @@ impl<S: Store> Server<S> {
     async fn release(&self, key: Key, lease: Lease) {
         let server = self.clone();
         let mut release = Box::pin(async move {
-            drop(server.write(&key, &lease, Change::Release).await);
+            let released = server.write(&key, &lease, Change::Release).await;
+            if let Err(WriteError::Store(_)) = released {
+                tokio::spawn(server.give_back(key, lease.owner));
+            }
         });
         if timeout(self.settings.limits.claim, &mut release)
             .await

@@ -410,6 +410,8 @@ pub(crate) enum Away {
     Always,
     /// Only renewals fail.
     Renewals,
+    /// All writes fail, and claims do not.
+    Writes,
     /// The reply of one claim is lost.
     FirstReply,
     /// The next end of an execution finds its record lost.
@@ -475,7 +477,7 @@ impl Store for Flaky {
         config: &ClaimConfig,
     ) -> Result<Lease, WriteError<IsAway>> {
         let renews = matches!(change, Change::Renew) && self.is(Away::Renewals);
-        if self.is(Away::Always) || renews {
+        if self.is(Away::Always) || self.is(Away::Writes) || renews {
             return Err(WriteError::Store(IsAway));
         }
         if self.is(Away::Forgets) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::{join_all, poll_immediate};
 use futures_util::{FutureExt, StreamExt, stream};
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -417,31 +417,33 @@ async fn neither_an_upload_nor_a_waiting_duplicate_holds_a_ready_service() {
     assert_eq!(began.elapsed(), Duration::ZERO);
 }
 
+/// A service that fails to become ready for its first request.
+#[derive(Clone)]
+struct NotYet(Arc<AtomicU32>);
+impl Service<Request<Body<Bodies>>> for NotYet {
+    type Response = Response<Bodies>;
+    type Error = &'static str;
+    type Future = std::future::Ready<Result<Response<Bodies>, &'static str>>;
+
+    fn poll_ready(
+        &mut self,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Result<(), &'static str>> {
+        // The first time is before the request.
+        let ready = match self.0.fetch_add(1, Ordering::SeqCst) {
+            1 => Err("not yet"),
+            _ => Ok(()),
+        };
+        std::task::Poll::Ready(ready)
+    }
+
+    fn call(&mut self, _: Request<Body<Bodies>>) -> Self::Future {
+        std::future::ready(Ok(Response::new(whole("paid"))))
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_request_whose_service_fails_to_become_ready_runs_when_retried() {
-    #[derive(Clone)]
-    struct NotYet(Arc<AtomicU32>);
-    impl Service<Request<Body<Bodies>>> for NotYet {
-        type Response = Response<Bodies>;
-        type Error = &'static str;
-        type Future = std::future::Ready<Result<Response<Bodies>, &'static str>>;
-
-        fn poll_ready(
-            &mut self,
-            _: &mut std::task::Context<'_>,
-        ) -> std::task::Poll<Result<(), &'static str>> {
-            // The first time is before the request.
-            let ready = match self.0.fetch_add(1, Ordering::SeqCst) {
-                1 => Err("not yet"),
-                _ => Ok(()),
-            };
-            std::task::Poll::Ready(ready)
-        }
-
-        fn call(&mut self, _: Request<Body<Bodies>>) -> Self::Future {
-            std::future::ready(Ok(Response::new(whole("paid"))))
-        }
-    }
     let layer = IdempotencyLayer::anonymous(Memory::new());
     let service = layer.layer(NotYet(Arc::default()));
     let failed = service.clone().oneshot(pay("/", "k")).await;
@@ -991,6 +993,63 @@ async fn a_replay_needs_no_execution_and_an_unused_claim_is_given_back() {
     assert_eq!(runs.await.unwrap().status, 200);
     let reply = payments.ask(&layer, pay("/", "c")).await.unwrap();
     assert_eq!((reply.status, reply.replayed), (200, false));
+}
+
+/// The outage is longer than the retries of a release, and than the lease.
+#[tokio::test(start_paused = true)]
+async fn an_unused_claim_is_given_back_after_an_outage_of_the_store() {
+    let outage = Duration::from_secs(300);
+    let (payments, store) = (Payments::default(), Flaky::new(Away::Never));
+    let limits = Limits {
+        executions: 1,
+        ..Limits::DEFAULT
+    };
+    let layer = IdempotencyLayer::anonymous(store.clone()).limits(limits);
+    let runs = payments.ask(&layer, pay("/waits", "b"));
+    settle().await;
+    store.set(Away::Writes);
+    let refused = payments.ask(&layer, pay("/", "c")).await.unwrap();
+    assert!(refused.is(503, "idempotency-busy"), "{refused:?}");
+    sleep(outage).await;
+    let refused = payments.ask(&layer, pay("/", "c")).await.unwrap();
+    let is_unknown = refused.is(409, "idempotency-outcome-unknown");
+    assert!(is_unknown, "{refused:?}");
+    store.set(Away::Never);
+    sleep(Duration::from_secs(20)).await;
+    payments.goes_on.add_permits(1);
+    assert_eq!(runs.await.unwrap().status, 200);
+    let reply = payments.ask(&layer, pay("/", "c")).await.unwrap();
+    assert!(reply.is(200, "charge 2"), "{reply:?}");
+
+    // The service fails to become ready.
+    store.set(Away::Writes);
+    let service = layer.layer(NotYet(Arc::default()));
+    let failed = service.clone().oneshot(pay("/", "d")).await;
+    assert_eq!(failed.err(), Some("not yet"));
+    sleep(outage).await;
+    store.set(Away::Never);
+    sleep(Duration::from_secs(20)).await;
+    assert_eq!(service.oneshot(pay("/", "d")).await.unwrap().status(), 200);
+
+    // The handler responds that it had no effect.
+    let calls = Arc::new(AtomicU32::new(0));
+    let busy_once = service_fn(move |_: Request<Body<Bodies>>| {
+        let first = calls.fetch_add(1, Ordering::SeqCst) == 0;
+        let mut response = Response::new(whole("paid"));
+        *response.status_mut() = match first {
+            true => StatusCode::TOO_MANY_REQUESTS,
+            false => StatusCode::OK,
+        };
+        async move { Ok::<_, Infallible>(response) }
+    });
+    store.set(Away::Writes);
+    let service = layer.layer(busy_once);
+    let response = service.clone().oneshot(pay("/", "e")).await.unwrap();
+    assert_eq!(response.status(), 429);
+    sleep(outage).await;
+    store.set(Away::Never);
+    sleep(Duration::from_secs(20)).await;
+    assert_eq!(service.oneshot(pay("/", "e")).await.unwrap().status(), 200);
 }
 
 #[tokio::test(start_paused = true)]
