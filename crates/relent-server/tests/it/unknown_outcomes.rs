@@ -435,6 +435,35 @@ mod postgres {
         client.batch_execute(drop_index).await.unwrap();
     }
 
+    #[tokio::test]
+    async fn layers_in_two_schemas_of_a_database_find_only_their_own_outcomes() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let payments = relent_server::postgres::pool(&server.config(), 2).unwrap();
+        let client = payments.get().await.unwrap();
+        client
+            .batch_execute("CREATE SCHEMA webhooks")
+            .await
+            .unwrap();
+        drop(client);
+        let second = format!(
+            "{} options='-c search_path=webhooks,public'",
+            server.config()
+        );
+        let webhooks = relent_server::postgres::pool(&second, 2).unwrap();
+        let stores = [payments, webhooks].map(Postgres::new);
+        for (number, store) in (1..).zip(&stores) {
+            store.create_tables().await.unwrap();
+            run(store, &Key([number; 32]), 1, &LOST).await;
+        }
+        for (number, store) in (1..).zip(&stores) {
+            let found = store.find_unknown(None, 10, &CONFIG).await.unwrap();
+            let found: Vec<_> = found.iter().map(UnknownOutcome::key).collect();
+            assert_eq!(found, [&Key([number; 32])]);
+        }
+    }
+
     /// A transaction that holds the record, such as of a transactional handler, decides first.
     #[tokio::test]
     async fn a_resolution_waits_for_a_transaction_that_holds_the_record() {
