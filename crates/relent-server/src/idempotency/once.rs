@@ -71,7 +71,7 @@ impl<S: Store> Server<S> {
             // If the handler is dropped, its transaction is rolled back or committed with its record. The next
             // request finds out.
             () = self.limit_reached(gone) => {
-                let refused = Rejection::InFlight(self.common.running.mean());
+                let refused = Rejection::InFlight(self.retry_delay(self.settings.claim.lease));
                 return RunResult::Rejection(refused);
             }
         };

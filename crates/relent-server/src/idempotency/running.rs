@@ -154,7 +154,7 @@ impl<S: Store> Server<S> {
     /// Ends an execution whose key another one has.
     fn stopped<I, R, E>(&self, held: &HeldLease) -> (RunResult<I, R, E>, LeaderResult) {
         observe::lease_lost(&held.key);
-        let refused = Rejection::InFlight(self.common.running.mean());
+        let refused = Rejection::InFlight(self.retry_delay(self.settings.claim.lease));
         (RunResult::Rejection(refused), LeaderResult::Open(None))
     }
 
@@ -402,7 +402,8 @@ impl<S: Store> Server<S> {
             (_, ClientResult::Panic(payload)) => RunResult::Panicked(payload),
             // Another execution has taken over, and duplicates get its response.
             (Err(WriteError::Lost), _) if completes.is_some() => {
-                RunResult::Rejection(Rejection::InFlight(self.common.running.mean()))
+                let delay = self.retry_delay(self.settings.claim.lease);
+                RunResult::Rejection(Rejection::InFlight(delay))
             }
             // Even if the response is not recorded, the client gets it; duplicates then get "outcome unknown".
             (_, ClientResult::StoredResponse(answer)) => RunResult::Answered(answer),

@@ -297,7 +297,7 @@ impl<S: Store> Server<S> {
                 LeaderStage::Runs | LeaderStage::Elsewhere(_) if is_another => {
                     return FollowerAction::Rejection(Rejection::Mismatch);
                 }
-                LeaderStage::Runs => Duration::MAX,
+                LeaderStage::Runs => self.settings.claim.lease,
                 LeaderStage::Elsewhere(left) => left,
             };
             let in_flight = FollowerAction::Rejection(Rejection::InFlight(self.retry_delay(left)));
@@ -318,8 +318,8 @@ impl<S: Store> Server<S> {
     }
 
     /// Returns the delay for `Retry-After`: the average duration of an execution, but not more than the rest of the
-    /// lease.
-    fn retry_delay(&self, left: Duration) -> Duration {
+    /// lease. One slow route raises the average of all routes of the layer.
+    pub(super) fn retry_delay(&self, left: Duration) -> Duration {
         self.common.running.mean().min(left)
     }
 

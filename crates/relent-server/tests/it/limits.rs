@@ -898,6 +898,20 @@ async fn duplicates_in_the_same_process_need_no_store_call() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn after_a_slow_route_a_duplicate_of_another_is_told_to_retry_within_the_lease() {
+    let (payments, layer) = (Payments::default(), layer());
+    let slow = payments.ask(&layer, pay("/100s", "export")).await.unwrap();
+    assert_eq!(slow.status, 200);
+    let runs = payments.ask(&layer, pay("/waits", "a"));
+    settle().await;
+    let duplicate = payments.ask(&layer, pay("/waits", "a")).await.unwrap();
+    assert!(duplicate.is(409, "idempotency-in-flight"), "{duplicate:?}");
+    assert_eq!(duplicate.retry_after.as_deref(), Some("30"));
+    payments.goes_on.add_permits(1);
+    assert_eq!(runs.await.unwrap().status, 200);
+}
+
+#[tokio::test(start_paused = true)]
 async fn only_one_duplicate_per_process_polls_the_store() {
     let (payments, store) = (Payments::default(), Counted::default());
     let first = IdempotencyLayer::anonymous(store.clone());
