@@ -1,5 +1,6 @@
 //! The refund of rate limit quota for a request that never starts.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -25,6 +26,23 @@ impl QuotaRefund {
     /// The request is in a layer that may reject it.
     pub(crate) fn waits(&self) {
         self.change(IN_SERVICE, MAY_BE_REJECTED);
+    }
+
+    /// Waits for something without which the request does not start. If that fails, or the request is dropped
+    /// meanwhile, it has not started.
+    pub(crate) async fn during<T, E>(
+        quota_refund: Option<Self>,
+        wait: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let swap = |Self(state): &Self, to| state.swap(to, Ordering::Relaxed);
+        let before = quota_refund
+            .as_ref()
+            .map(|quota_refund| swap(quota_refund, MAY_BE_REJECTED));
+        let waited = wait.await?;
+        if let (Some(quota_refund), Some(before)) = (&quota_refund, before) {
+            swap(quota_refund, before);
+        }
+        Ok(waited)
     }
 
     /// The request has started.

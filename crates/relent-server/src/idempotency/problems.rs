@@ -5,8 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use relent_core::Hint;
+use relent_core::admission::Rejected;
 use relent_http::problem::Problem;
-use relent_http::set_hint;
+use relent_http::{ErrorResponse, set_hint};
 
 use super::KeySource;
 use super::StoredResponse;
@@ -31,6 +32,8 @@ pub(crate) enum Rejection {
     AnswerNotKept,
     /// A limit of executions, waiters or memory is reached.
     Busy,
+    /// The overload layer has rejected the request when it waited for a slot again.
+    NoSlot(Rejected),
     StoreFailed,
     /// An outer layer has claimed the key.
     Nested,
@@ -74,12 +77,27 @@ impl Rejection {
             return response;
         }
         let (status, code, detail) = self.text(source);
-        let problem = Problem::new(status).detail(detail);
+        let overloaded = self.overloaded();
+        let problem = match &overloaded {
+            Some(overloaded) => overloaded.problem(),
+            None => Problem::new(status).detail(detail),
+        };
         // RFC 9457 does not define this name, so `member` accepts it.
         let problem = problem.clone().member("code", code).unwrap_or(problem);
         let mut response = problem.into_response().map(Bytes::from);
-        set_hint(response.headers_mut(), &self.hint(source));
+        match overloaded {
+            Some(overloaded) => overloaded.set(response.headers_mut()),
+            None => set_hint(response.headers_mut(), &self.hint(source)),
+        }
         response
+    }
+
+    /// Returns the response of the overload layer, if that has rejected the request.
+    const fn overloaded(self) -> Option<ErrorResponse> {
+        match self {
+            Self::NoSlot(rejected) => Some(ErrorResponse::rejected(&rejected)),
+            _ => None,
+        }
     }
 
     /// Returns the problem as a gRPC status, or as an HTTP response without the feature `grpc`.
@@ -90,6 +108,9 @@ impl Rejection {
         {
             use relent_http::grpc::{Status, set_pushback};
 
+            if let Some(overloaded) = self.overloaded() {
+                return overloaded.grpc_head().map(|()| Bytes::new());
+            }
             let source = KeySource::IdempotencyKey;
             let after = self.hint(source).delay();
             let (_, _, detail) = self.text(source);
@@ -135,6 +156,7 @@ impl Rejection {
             // The mean is 0 before the first execution has ended.
             Self::InFlight(after) => Hint::after(after.max(Duration::from_millis(1))),
             Self::Busy | Self::StoreFailed => Hint::after(Duration::from_secs(1)),
+            Self::NoSlot(rejected) => rejected.hint(),
             // A sender of webhooks follows its own schedule, and the fault may be fixed before that ends.
             #[cfg(feature = "webhook")]
             _ if source == KeySource::WebhookId && self != Self::Mismatch => Hint::NONE,
@@ -158,7 +180,7 @@ impl Rejection {
             Self::TooLarge => GrpcCode::ResourceExhausted,
             Self::InFlight(_) => GrpcCode::Aborted,
             Self::Unknown | Self::AnswerNotKept | Self::Forgotten => GrpcCode::FailedPrecondition,
-            Self::Busy | Self::StoreFailed => GrpcCode::Unavailable,
+            Self::Busy | Self::NoSlot(_) | Self::StoreFailed => GrpcCode::Unavailable,
             Self::Nested => GrpcCode::Internal,
             #[cfg(any(feature = "postgres", feature = "sqlite"))]
             Self::NotRecorded | Self::RunTwice => GrpcCode::Internal,
@@ -217,7 +239,7 @@ impl Rejection {
                 "an earlier delivery of this message failed in its handler, or was interrupted, and may have taken \
                  effect: the operator of the receiver has to find out",
             ),
-            Self::Busy => (
+            Self::Busy | Self::NoSlot(_) => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "webhook-busy",
                 "too many messages are handled at the moment",
@@ -298,7 +320,7 @@ impl Rejection {
                 "the request with this Idempotency-Key is done, and its answer was not kept: it was too long, too slow, or \
                  a stream",
             ),
-            Self::Busy => (
+            Self::Busy | Self::NoSlot(_) => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "idempotency-busy",
                 "too many requests with an Idempotency-Key are here at the moment, or too many of this account",

@@ -20,6 +20,7 @@ use super::limits::{MAX_WAIT, ReadLimits};
 use super::problems::Rejection;
 use super::settings::Settings;
 use crate::overload::WeakSlot;
+use crate::quota_refund::QuotaRefund;
 use crate::shares::{Principal, Share};
 use crate::store::Key;
 use crate::store::digest::{add, count};
@@ -157,7 +158,9 @@ where
         return Err(Rejection::BodyFailed);
     }
     if let Some(slot) = slot {
-        slot.take_again().await.map_err(|_| Rejection::Busy)?;
+        let quota_refund = parts.extensions.get().cloned();
+        let taken = QuotaRefund::during(quota_refund, slot.take_again()).await;
+        taken.map_err(Rejection::NoSlot)?;
     }
     Ok(whole.freeze())
 }

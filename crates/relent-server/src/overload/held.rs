@@ -279,7 +279,7 @@ impl HeldSlot {
     /// Waits for a slot again, as on arrival, if the request has released its own.
     ///
     /// # Errors
-    /// The request is rejected.
+    /// The request is rejected, which is counted.
     pub(crate) async fn take_again(&self) -> Result<(), Rejected> {
         if self.lock().0.is_some() {
             return Ok(());
@@ -290,10 +290,12 @@ impl HeldSlot {
             remaining: remaining.map(|left| left.saturating_sub(passed)),
             ..self.0.arrival
         };
-        let again = match self.0.shared.arrive(arrival, self.0.class)? {
-            Arrived::Served(held) => held,
-            Arrived::Waits(waiting) => waiting.await?,
+        let again = match self.0.shared.arrive(arrival, self.0.class) {
+            Ok(Arrived::Served(held)) => Ok(held),
+            Ok(Arrived::Waits(waiting)) => waiting.await,
+            Err(rejected) => Err(rejected),
         };
+        let again = again.inspect_err(|rejected| observe::turned_away(self.0.class, rejected))?;
         let number = again.lock().0.take();
         self.lock().0 = number;
         Ok(())

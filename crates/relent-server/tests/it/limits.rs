@@ -10,13 +10,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::{join_all, poll_immediate};
 use futures_util::{FutureExt, StreamExt, stream};
-use http::{Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
-use relent_core::admission::{ConcurrencyConfig, ConcurrencyLimiterConfig};
+use relent_core::admission::{ConcurrencyConfig, ConcurrencyLimiterConfig, LimiterConfig};
 use relent_core::idempotency::{ClaimConfig, Fingerprint, Lease, Takeover};
 use relent_server::ServerLayer;
+use relent_server::admission::{AdmissionLayer, Quota};
 use relent_server::idempotency::{Body, Execution, IdempotencyLayer, Limits};
 use relent_server::overload::OverloadLayer;
 use relent_server::store::{
@@ -252,6 +253,7 @@ struct Reply {
     body: String,
     replayed: bool,
     retry_after: Option<String>,
+    headers: HeaderMap,
 }
 
 impl Reply {
@@ -263,6 +265,7 @@ impl Reply {
             replayed: head.headers.contains_key("idempotent-replayed"),
             retry_after: retry_after.map(|value| value.to_str().unwrap().to_owned()),
             body: String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap(),
+            headers: head.headers,
         }
     }
 
@@ -289,8 +292,13 @@ fn layer() -> IdempotencyLayer<Memory> {
 }
 
 fn overload(limit: u32) -> OverloadLayer {
+    overload_with_queue(limit, ConcurrencyLimiterConfig::DEFAULT.queue)
+}
+
+fn overload_with_queue(limit: u32, queue: u32) -> OverloadLayer {
     let config = ConcurrencyLimiterConfig {
         concurrency: ConcurrencyConfig::fixed(limit),
+        queue,
         ..ConcurrencyLimiterConfig::DEFAULT
     };
     OverloadLayer::new(&config).unwrap()
@@ -361,6 +369,77 @@ async fn a_slow_body_holds_no_slot_until_it_is_complete() {
     assert_eq!(reply.retry_after.as_deref(), Some("1"));
     payments.goes_on.add_permits(1);
     assert_eq!(holds.await.unwrap().status, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_its_upload_a_request_is_rejected_as_on_arrival() {
+    let payments = Payments::default();
+    let layer = ServerLayer::new(layer()).overload(overload_with_queue(1, 0));
+    let fields = [
+        // A client whose calls all take five attempts.
+        ("relent-histogram", "0,0,0,0,100"),
+        ("relent-deadline-ms", "500"),
+    ];
+    let late = [false, true].map(|is_grpc| {
+        fields.map(|(name, value)| {
+            let mut request = upload("/", "alice", name, late());
+            request.headers_mut().insert(name, value.parse().unwrap());
+            if is_grpc {
+                let grpc = "application/grpc".parse().unwrap();
+                request.headers_mut().insert("content-type", grpc);
+            }
+            payments.ask(&layer, request)
+        })
+    });
+    settle().await;
+    let holds = payments.ask(&layer, pay("/waits", "holds"));
+    let [[shed, expired], [grpc_shed, grpc_expired]] = late;
+    let shed = shed.await.unwrap();
+    assert!(shed.is(503, "idempotency-busy"), "{shed:?}");
+    assert_eq!(shed.headers["x-should-retry"], "false");
+    assert_eq!(shed.headers["relent-mark"], "overloaded");
+    assert_eq!(shed.retry_after, None);
+    let expired = expired.await.unwrap();
+    assert!(expired.is(504, "idempotency-busy"), "{expired:?}");
+    assert_eq!(expired.retry_after, None);
+    let shed = grpc_shed.await.unwrap();
+    assert_eq!(shed.headers["grpc-status"], "14");
+    assert_eq!(shed.headers["relent-mark"], "overloaded");
+    assert_eq!(grpc_expired.await.unwrap().headers["grpc-status"], "4");
+    payments.goes_on.add_permits(1);
+    assert_eq!(holds.await.unwrap().status, 200);
+    assert_eq!(payments.begun(), 1);
+}
+
+/// Whether it is rejected after its upload, or its client disconnects while it waits for a slot.
+#[tokio::test(start_paused = true)]
+async fn a_request_without_a_slot_after_its_upload_gets_its_quota_back() {
+    for queue in [0, 1] {
+        let payments = Payments::default();
+        let three_an_hour = LimiterConfig {
+            burst: 3,
+            ..LimiterConfig::new(3, Duration::from_secs(3600))
+        };
+        let quota = Quota::new("all", three_an_hour).unwrap();
+        let layer = ServerLayer::new(layer())
+            .overload(overload_with_queue(1, queue))
+            .admission(AdmissionLayer::new().quota(quota));
+        let late = payments.ask(&layer, upload("/", "alice", "a", late()));
+        settle().await;
+        let holds = payments.ask(&layer, pay("/waits", "b"));
+        sleep(Duration::from_millis(1500)).await;
+        assert_eq!(late.is_finished(), queue == 0);
+        match queue {
+            0 => assert_eq!(late.await.unwrap().status, 503),
+            _ => late.abort(),
+        }
+        payments.goes_on.add_permits(1);
+        assert_eq!(holds.await.unwrap().status, 200);
+        for (key, status) in [("a", 200), ("c", 200), ("d", 429)] {
+            let reply = payments.ask(&layer, pay("/", key)).await.unwrap();
+            assert_eq!(reply.status, status, "{queue} {key}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,8 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::stream;
 use http::{Request, Response};
-use http_body_util::Full;
+use http_body::Frame;
+use http_body_util::{Full, StreamBody};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use relent_core::admission::{ConcurrencyConfig, ConcurrencyLimiterConfig, LimiterConfig};
 use relent_core::idempotency::{ClaimConfig, Fingerprint, Lease};
@@ -304,7 +306,6 @@ fn rate_limit_decisions_are_counted_by_quota() {
 }
 
 /// Returns the counts during the run, by name and labels.
-#[cfg(any(feature = "redis", feature = "sqlite"))]
 fn counted(play: impl Future<Output = ()>) -> BTreeMap<String, u64> {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
@@ -360,6 +361,45 @@ fn local_rate_limit_decisions_are_counted() {
         ("relent_server_rate_local_total open", 2),
         ("relent_server_rate_refused_total away ", 2),
         ("relent_server_rate_refused_total limited service", 1),
+    ];
+    let expected = expected.map(|(name, count)| (name.to_owned(), count));
+    assert_eq!(counts, expected.into());
+}
+
+#[test]
+fn a_rejection_after_an_upload_is_counted_by_the_overload_layer() {
+    let counts = counted(async {
+        tokio::time::pause();
+        let config = ConcurrencyLimiterConfig {
+            concurrency: ConcurrencyConfig::fixed(1),
+            queue: 0,
+            ..ConcurrencyLimiterConfig::DEFAULT
+        };
+        let layer = ServerLayer::new(IdempotencyLayer::anonymous(Memory::new()));
+        let layer = layer.overload(OverloadLayer::new(&config).unwrap());
+        let upload = |key, millis| {
+            let body = async move {
+                sleep(Duration::from_millis(millis)).await;
+                Ok::<_, Infallible>(Frame::data(Bytes::from("5 EUR")))
+            };
+            let body = StreamBody::new(Box::pin(stream::once(body)));
+            let request = Request::post("/pay").header("idempotency-key", key);
+            let handler = service_fn(async |_: Request<Body<_>>| {
+                sleep(Duration::from_millis(100)).await;
+                Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+            });
+            layer.layer(handler).oneshot(request.body(body).unwrap())
+        };
+        let _ = tokio::join!(upload("a", 20), upload("b", 10));
+    });
+    let expected = [
+        ("relent_server_admitted_total CRITICAL", 2),
+        (
+            "relent_server_idempotent_requests_total idempotency-busy",
+            1,
+        ),
+        ("relent_server_idempotent_requests_total run", 1),
+        ("relent_server_turned_away_total overloaded CRITICAL", 1),
     ];
     let expected = expected.map(|(name, count)| (name.to_owned(), count));
     assert_eq!(counts, expected.into());
