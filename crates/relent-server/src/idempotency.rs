@@ -105,8 +105,6 @@ pub use limits::Limits;
 #[cfg(feature = "webhook")]
 pub(crate) use server::Server;
 pub use service::Idempotency;
-#[cfg(feature = "webhook")]
-pub(crate) use service::not_ready;
 pub(crate) use source::KeySource;
 pub use unknown::UnknownOutcomes;
 #[cfg(feature = "webhook")]

@@ -34,6 +34,9 @@ use crate::shares::{Principal, Share};
 use crate::store::{Change, Claimed, Key, Store, WriteError};
 
 /// The service of an [`IdempotencyLayer`](super::IdempotencyLayer).
+///
+/// It is always ready: a duplicate, or a rejected request, does not wait for the service inside. A request that runs
+/// waits for it after the key is claimed.
 pub struct Idempotency<I, S> {
     inner: I,
     server: Server<S>,
@@ -71,15 +74,12 @@ where
     type Error = I::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, I::Error>> + Send>>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), I::Error>> {
-        self.inner.poll_ready(context)
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), I::Error>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The ready service takes the request; its clone is not ready yet.
-        let clone = self.inner.clone();
-        let inner = std::mem::replace(&mut self.inner, clone);
-        let server = self.server.clone();
+        let (inner, server) = (self.inner.clone(), self.server.clone());
         Box::pin(async move {
             let (parts, body) = request.into_parts();
             let is_grpc = grpc::is_grpc(&parts.headers);
@@ -89,7 +89,6 @@ where
                     pass(inner, request).await
                 }
                 Ok(Some(key)) => {
-                    let inner = not_ready(inner);
                     let settings = &server.settings;
                     let read = async {
                         if settings.first_sent {
@@ -477,12 +476,6 @@ impl<'a> DuplicateWait<'a> {
     }
 }
 
-/// Gives up what a ready service has reserved, such as a place in its concurrency limit. Otherwise a request would
-/// hold it while its body arrives, or while it waits for its duplicate.
-pub(crate) fn not_ready<I: Clone>(ready: I) -> I {
-    ready.clone()
-}
-
 /// Waits until the service is ready.
 pub(super) async fn ready<I, B>(inner: &mut I) -> Result<(), I::Error>
 where
@@ -492,11 +485,10 @@ where
 }
 
 /// Calls the service without idempotency, and holds the memory of the request meanwhile.
-async fn pass_on<I, B, R>(mut work: Work<I>) -> Result<Response<Body<R>>, I::Error>
+async fn pass_on<I, B, R>(work: Work<I>) -> Result<Response<Body<R>>, I::Error>
 where
     I: Service<Request<Body<B>>, Response = Response<R>>,
 {
-    ready(&mut work.inner).await?;
     let KeyedRequest {
         parts,
         bytes,
@@ -516,6 +508,8 @@ async fn pass<I, B, R>(
 where
     I: Service<Request<Body<B>>, Response = Response<R>>,
 {
+    let quota_refund = request.extensions().get().cloned();
+    QuotaRefund::during(quota_refund, ready(&mut inner)).await?;
     let response = inner.call(request).await?;
     Ok(response.map(Body::streamed))
 }

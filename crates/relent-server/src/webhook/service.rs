@@ -20,13 +20,15 @@ use super::settings::Settings;
 use crate::idempotency::limits::ReadLimits;
 use crate::idempotency::problems::Rejection;
 use crate::idempotency::request::{VERSION, read};
-use crate::idempotency::{Body, KeyedRequest, Server, not_ready};
+use crate::idempotency::{Body, KeyedRequest, Server};
 use crate::observe;
 use crate::shares::{Principal, Share};
 use crate::store::digest::add;
 use crate::store::{Key, Store};
 
 /// The service of a [`WebhookLayer`](super::WebhookLayer).
+///
+/// It is always ready: a duplicate, or a rejected message, does not wait for the service inside.
 pub struct Webhook<I, S> {
     inner: I,
     server: Server<S>,
@@ -56,17 +58,14 @@ where
     type Error = I::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, I::Error>> + Send>>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), I::Error>> {
-        self.inner.poll_ready(context)
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), I::Error>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The ready service takes the request; its clone is not ready yet.
-        let clone = self.inner.clone();
-        let inner = std::mem::replace(&mut self.inner, clone);
+        let inner = self.inner.clone();
         let (server, settings) = (self.server.clone(), self.settings.clone());
         Box::pin(async move {
-            let inner = not_ready(inner);
             let (mut parts, body) = request.into_parts();
             let received = async {
                 // Before verification the sender is not known, so the memory belongs to no principal.

@@ -508,9 +508,8 @@ impl Service<Request<Body<Bodies>>> for NotYet {
         &mut self,
         _: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Result<(), &'static str>> {
-        // The first time is before the request.
         let ready = match self.0.fetch_add(1, Ordering::SeqCst) {
-            1 => Err("not yet"),
+            0 => Err("not yet"),
             _ => Ok(()),
         };
         std::task::Poll::Ready(ready)
@@ -519,6 +518,66 @@ impl Service<Request<Body<Bodies>>> for NotYet {
     fn call(&mut self, _: Request<Body<Bodies>>) -> Self::Future {
         std::future::ready(Ok(Response::new(whole("paid"))))
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_duplicate_does_not_wait_for_the_service_inside() {
+    let handler = service_fn(|request: Request<Body<Bodies>>| async move {
+        if request.uri().path() == "/never" {
+            pending::<()>().await;
+        }
+        Ok::<_, Infallible>(Response::new(whole("paid")))
+    });
+    let service = layer().layer(ConcurrencyLimit::new(handler, 1));
+    let ask = |path, key| service.clone().oneshot(pay(path, key));
+    assert_eq!(ask("/", "done").await.unwrap().status(), 200);
+    tokio::spawn(ask("/never", "runs"));
+    settle().await;
+    let began = Instant::now();
+    let replay = ask("/", "done").await.unwrap();
+    assert!(replay.headers().contains_key("idempotent-replayed"));
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    assert_eq!(ask("/never", "runs").await.unwrap().status(), 409);
+    assert_eq!(began.elapsed(), Duration::from_secs(2));
+    // Only a request that runs waits: without a key it does so without the layer, too.
+    let mut unkeyed = Request::post("/").body(whole("5 EUR")).unwrap();
+    unkeyed.extensions_mut().insert("alice".to_owned());
+    let unkeyed = service.clone().oneshot(unkeyed);
+    assert!(poll_immediate(unkeyed).await.is_none());
+}
+
+/// The client of a request without a key disconnects before the service inside is ready.
+#[tokio::test(start_paused = true)]
+async fn a_request_dropped_before_its_service_is_ready_gets_its_quota_back() {
+    let handler = service_fn(|request: Request<Body<Bodies>>| async move {
+        if request.uri().path() == "/never" {
+            pending::<()>().await;
+        }
+        Ok::<_, Infallible>(Response::new(whole("paid")))
+    });
+    let two_an_hour = LimiterConfig {
+        burst: 2,
+        ..LimiterConfig::new(2, Duration::from_secs(3600))
+    };
+    let quota = Quota::new("all", two_an_hour).unwrap();
+    let admission = AdmissionLayer::new().quota(quota).caller(|_| Some(7));
+    let layer = ServerLayer::new(layer()).admission(admission);
+    let service = layer.layer(ConcurrencyLimit::new(handler, 1));
+    let ask = |path| {
+        let request = Request::get(path).body(whole("")).unwrap();
+        Box::pin(service.clone().oneshot(request))
+    };
+    let first = tokio::spawn(ask("/never"));
+    settle().await;
+    for number in 0..9 {
+        let asked = poll_immediate(ask("/")).await;
+        let status = asked.map(|response| response.unwrap().status());
+        assert_eq!(status, None, "{number}");
+    }
+    first.abort();
+    assert!(first.await.is_err());
+    assert_eq!(ask("/").await.unwrap().status(), 200);
+    assert_eq!(ask("/").await.unwrap().status(), 429);
 }
 
 #[tokio::test(start_paused = true)]

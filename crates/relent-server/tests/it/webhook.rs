@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Extension, Router};
 use bytes::Bytes;
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use http::StatusCode;
 use relent_core::idempotency::{ClaimConfig, Fingerprint, Lease, Takeover};
@@ -131,6 +132,21 @@ async fn an_unverified_message_reaches_no_handler() {
         let message = Message::new(&format!("msg_{edge}"), edge);
         assert_eq!(message.send(&address).await.status, StatusCode::OK);
     }
+}
+
+#[tokio::test]
+async fn an_unverified_message_does_not_wait_for_the_service_inside() {
+    let layer = WebhookLayer::new(Memory::new(), "acquirer", verifier());
+    let handler =
+        tower::service_fn(async |_: http::Request<_>| Ok::<_, Infallible>(().into_response()));
+    let service = layer.layer(tower::limit::ConcurrencyLimit::with_semaphore(
+        handler,
+        Arc::new(tokio::sync::Semaphore::new(0)),
+    ));
+    let request = http::Request::post("/hook").body(axum::body::Body::empty());
+    let refused = service.oneshot(request.unwrap()).now_or_never();
+    let refused = refused.expect("it does not wait").unwrap();
+    assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
 }
 
 #[tokio::test]
