@@ -6,7 +6,7 @@
 //!
 //! An [idempotency layer](crate::idempotency) inside keeps the slot of a handler that continues after its client has
 //! disconnected. It releases the slot of a duplicate that only waits, and of a request whose body is still to arrive.
-//! When the body is there, the request waits for a slot again, and may be rejected.
+//! Both wait for a slot again before their handler starts, and may be rejected then.
 //!
 //! # The response to a rejected request
 //!

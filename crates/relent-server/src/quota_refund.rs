@@ -50,6 +50,11 @@ impl QuotaRefund {
         self.0.store(STARTED, Ordering::Relaxed);
     }
 
+    /// The request is rejected after all, and nothing of it has run.
+    pub(crate) fn is_rejected(&self) {
+        self.0.store(MAY_BE_REJECTED, Ordering::Relaxed);
+    }
+
     /// Returns whether the request was rejected or dropped before it started, so that its quota is refunded.
     pub(crate) fn is_refundable(&self) -> bool {
         self.0.load(Ordering::Relaxed) == MAY_BE_REJECTED

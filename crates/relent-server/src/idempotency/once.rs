@@ -14,9 +14,10 @@ use super::execution::{Leader, LeaderResult, LeaderStage};
 use super::limits::MAX_WAIT;
 use super::problems::Rejection;
 use super::server::Server;
-use super::service::ready;
+use super::service::{ready, take_slot};
 use super::work::{KeyClaimed, KeyedRequest, RunResult, Work};
 use super::{Body, KeySource, Outcome};
+use crate::overload::HeldSlot;
 use crate::store::Store;
 use crate::transactional::{Keyed, Transactional};
 
@@ -26,6 +27,7 @@ impl<S: Store> Server<S> {
         &self,
         work: Work<I>,
         lead: Leader,
+        slot: Option<HeldSlot>,
         gone: impl Future<Output = ()>,
     ) -> RunResult<I, R, I::Error>
     where
@@ -40,12 +42,14 @@ impl<S: Store> Server<S> {
             principal,
             memory,
         } = work.request;
-        // A request without followers reads a recorded response, and needs no permit.
+        // A request without followers reads a recorded response, and needs neither a permit nor a slot.
         let permit = self.common.executions.take(&principal, 1);
         if permit.is_none() && !lead.is_alone() {
             lead.end(LeaderResult::Rejection(Rejection::Busy));
             return RunResult::Rejection(Rejection::Busy);
         }
+        let own_slot = slot.as_ref().filter(|_| !lead.is_alone());
+        let quota_refund = parts.extensions.get().cloned();
         lead.reach(LeaderStage::Runs);
         let mut keyed = Keyed::new(key, fingerprint);
         keyed.claim = self.settings.claim;
@@ -62,8 +66,11 @@ impl<S: Store> Server<S> {
         let request = Request::from_parts(parts, Body::whole(bytes));
         let mut inner = work.inner;
         let call = async move {
-            ready(&mut inner).await?;
-            inner.call(request).await
+            take_slot(own_slot, quota_refund.as_ref()).await?;
+            Ok(match ready(&mut inner).await {
+                Ok(()) => inner.call(request).await,
+                Err(error) => Err(error),
+            })
         };
         let handler = AssertUnwindSafe(call).catch_unwind();
         let called = tokio::select! {
@@ -81,7 +88,8 @@ impl<S: Store> Server<S> {
             lead.end(LeaderResult::Recorded);
         }
         match called {
-            Ok(handled) => {
+            Ok(Err(refused)) => RunResult::Rejection(refused),
+            Ok(Ok(handled)) => {
                 if let Some(refused) = used.refused {
                     // The handler may have ignored the rejection.
                     return RunResult::Rejection(refused);

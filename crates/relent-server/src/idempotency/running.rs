@@ -25,7 +25,7 @@ use super::lease::HeldLease;
 use super::limits::MAX_WAIT;
 use super::problems::Rejection;
 use super::server::Server;
-use super::service::ready;
+use super::service::{ready, take_slot};
 use super::store_call::{CALL_TIMEOUT, CallError, WriteFailed};
 use super::work::{ExecutionStart, KeyClaimed, RunResult, Work};
 use super::{Body, Outcome, StoredResponse, request};
@@ -91,17 +91,22 @@ impl<S: Store> Server<S> {
         let execution = self.execution(&held, lease.fence, step, repeated);
         let (mut parts, mut memory) = (request.parts, request.memory);
         let trace = request::trace(&parts);
+        let quota_refund = parts.extensions.get().cloned();
         parts.extensions.insert(execution);
         parts.extensions.insert(KeyClaimed);
         let request = Request::from_parts(parts, Body::whole(request.bytes));
         let run = async {
             let began = Instant::now();
             let mut limit_reached = pin!(self.limit_reached(gone));
-            let ready = AssertUnwindSafe(ready(&mut inner)).catch_unwind();
+            let starts = async {
+                let taken = take_slot(slot.as_ref(), quota_refund.as_ref()).await;
+                taken.map_err(ClientResult::Rejection)?;
+                let ready = ready(&mut inner).await;
+                ready.map_err(|error| ClientResult::StoredResponse(Err(error)))
+            };
             let not_ready = tokio::select! {
-                ready = ready => match ready {
-                    Ok(Ok(())) => None,
-                    Ok(Err(error)) => Some(ClientResult::StoredResponse(Err(error))),
+                started = AssertUnwindSafe(starts).catch_unwind() => match started {
+                    Ok(started) => started.err(),
                     Err(payload) => Some(ClientResult::Panic(payload)),
                 },
                 () = &mut limit_reached => Some(ClientResult::Nothing),
@@ -400,6 +405,7 @@ impl<S: Store> Server<S> {
         };
         let tried = match (written, handled.given) {
             (_, ClientResult::Panic(payload)) => RunResult::Panicked(payload),
+            (_, ClientResult::Rejection(refused)) => RunResult::Rejection(refused),
             // Another execution has taken over, and duplicates get its response.
             (Err(WriteError::Lost), _) if completes.is_some() => {
                 let delay = self.retry_delay(self.settings.claim.lease);
@@ -504,6 +510,8 @@ struct HandlerResult<R, E> {
 enum ClientResult<R, E> {
     StoredResponse(Result<Response<Body<R>>, E>),
     Panic(Box<dyn Any + Send>),
+    /// The handler has not started, because it got no slot.
+    Rejection(Rejection),
     /// The response body has failed, or the handler has not started in time.
     Nothing,
 }

@@ -340,7 +340,7 @@ impl<S: Store> Server<S> {
     {
         #[cfg(any(feature = "postgres", feature = "sqlite"))]
         if self.settings.transactional {
-            return self.attempt_transactional(work, lead, gone).await;
+            return self.attempt_transactional(work, lead, slot, gone).await;
         }
         let (key, fingerprint) = (work.request.key, work.request.fingerprint);
         let refused = match self.claim(key, work.owner, fingerprint).await {
@@ -474,6 +474,23 @@ impl<'a> DuplicateWait<'a> {
         }
         self.permit.is_some()
     }
+}
+
+/// Waits for a slot again, if the request has released its own while it waited for another one with its key.
+pub(super) async fn take_slot(
+    slot: Option<&HeldSlot>,
+    quota_refund: Option<&QuotaRefund>,
+) -> Result<(), Rejection> {
+    let Some(slot) = slot else {
+        return Ok(());
+    };
+    slot.take_again().await.map_err(|rejected| {
+        // A disconnected client does not end the wait, so only a rejection refunds the quota.
+        if let Some(quota_refund) = quota_refund {
+            quota_refund.is_rejected();
+        }
+        Rejection::NoSlot(rejected)
+    })
 }
 
 /// Waits until the service is ready.

@@ -1120,6 +1120,108 @@ async fn after_a_release_one_waiting_duplicate_runs() {
     assert_eq!(store.claims(), 3);
 }
 
+/// The first run takes 1 s and ends with 429, the others take 1 s and succeed.
+fn limited_once() -> (
+    impl Service<Request<Body<Bodies>>, Response = Response<Bodies>, Error = Infallible, Future: Send>
+    + Clone
+    + Send
+    + 'static,
+    Arc<AtomicU32>,
+) {
+    let (begun, now) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let most = Arc::new(AtomicU32::new(0));
+    let seen = Arc::clone(&most);
+    let handler = service_fn(move |_: Request<Body<Bodies>>| {
+        let status = match begun.fetch_add(1, Ordering::SeqCst) {
+            0 => 429,
+            _ => 200,
+        };
+        let now = Arc::clone(&now);
+        seen.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        async move {
+            sleep(Duration::from_secs(1)).await;
+            now.fetch_sub(1, Ordering::SeqCst);
+            let response = Response::builder().status(status);
+            Ok::<_, Infallible>(response.body(whole("said")).unwrap())
+        }
+    });
+    (handler, most)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_duplicate_that_runs_after_all_takes_a_slot_again() {
+    runs_with_a_slot(layer(), 200).await;
+}
+
+#[cfg(feature = "sqlite")]
+#[tokio::test(start_paused = true)]
+async fn a_transactional_duplicate_that_runs_after_all_takes_a_slot_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = relent_server::store::Sqlite::open(directory.path().join("keys.db")).unwrap();
+    // The handler succeeds without its transaction, so the response is 500.
+    runs_with_a_slot(layer_over(store).transactional(), 500).await;
+}
+
+async fn runs_with_a_slot<S: Store>(layer: IdempotencyLayer<S>, success: u16) {
+    let (handler, most) = limited_once();
+    let overload = overload(2);
+    let layer = ServerLayer::new(layer).overload(overload.clone());
+    let service = layer.layer(handler);
+    let ask = |key| {
+        let asked = service.clone().oneshot(pay("/", key));
+        tokio::spawn(async move {
+            let response = asked.await.unwrap();
+            let status = response.status().as_u16();
+            response.into_body().collect().await.unwrap();
+            status
+        })
+    };
+    let first = ask("a");
+    settle().await;
+    let duplicate = ask("a");
+    sleep(Duration::from_millis(500)).await;
+    let other = ask("b");
+    sleep(Duration::from_millis(600)).await;
+    // The duplicate runs beside the other request, and the next one waits for a slot.
+    assert_eq!(overload.in_flight(), 2);
+    let next = ask("c");
+    let statuses = join_all([first, duplicate, other, next]).await;
+    let statuses: Vec<u16> = statuses.into_iter().map(Result::unwrap).collect();
+    assert_eq!(statuses, [429, success, success, success]);
+    assert_eq!(most.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_duplicate_that_gets_no_slot_releases_its_key_and_gets_its_quota_back() {
+    let (handler, _) = limited_once();
+    let four_an_hour = LimiterConfig {
+        burst: 4,
+        ..LimiterConfig::new(4, Duration::from_secs(3600))
+    };
+    let quota = Quota::new("all", four_an_hour).unwrap();
+    let layer = ServerLayer::new(layer())
+        .overload(overload_with_queue(2, 0))
+        .admission(AdmissionLayer::new().quota(quota).caller(|_| Some(7)));
+    let service = layer.layer(handler);
+    let ask = |key| tokio::spawn(service.clone().oneshot(pay("/", key)));
+    let first = ask("a");
+    settle().await;
+    let duplicate = ask("a");
+    sleep(Duration::from_millis(500)).await;
+    let other = ask("b");
+    // The client of the first request has not read its response, so its slot is not free.
+    let first = first.await.unwrap().unwrap();
+    assert_eq!(first.status(), 429);
+    let Answered(refused) = duplicate.await.unwrap().unwrap().into();
+    let refused = Reply::of(refused).await;
+    assert!(refused.is(503, "idempotency-busy"), "{refused:?}");
+    drop((first, other.await.unwrap().unwrap()));
+    for (key, status) in [("a", 200), ("c", 200), ("d", 429)] {
+        let response = ask(key).await.unwrap().unwrap();
+        assert_eq!(response.status(), status, "{key}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_replay_needs_no_execution_and_an_unused_claim_is_given_back() {
     let payments = Payments::default();
