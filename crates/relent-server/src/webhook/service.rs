@@ -15,8 +15,8 @@ use relent_http::webhook::SignatureError;
 use sha2::{Digest, Sha256};
 use tower_service::Service;
 
-use super::Delivery;
 use super::settings::Settings;
+use super::{Delivery, Sender};
 use crate::idempotency::limits::ReadLimits;
 use crate::idempotency::problems::Rejection;
 use crate::idempotency::request::{VERSION, read};
@@ -68,25 +68,36 @@ where
         Box::pin(async move {
             let (mut parts, body) = request.into_parts();
             let received = async {
-                // Before verification the sender is not known, so the memory belongs to no principal.
-                let mut memory = server.memory(&Principal::default())?;
+                let Some(sender) = (settings.sender)(&parts) else {
+                    observe::not_verified("unknown_sender");
+                    return Err(Rejection::NotVerified);
+                };
+                // Before verification anyone may claim to be this sender, and then takes only its share of the memory.
+                let principal = match settings.shares {
+                    true => Principal::clone(&sender.name),
+                    false => Principal::default(),
+                };
+                let mut memory = server.memory(&principal)?;
                 let idle = server.limits().read_idle;
                 let delivery = settings
-                    .receive(&parts, body, server.claim_config(), idle, &mut memory)
+                    .receive(
+                        sender,
+                        &parts,
+                        body,
+                        server.claim_config(),
+                        idle,
+                        &mut memory,
+                    )
                     .await?;
-                Ok((delivery, memory))
+                Ok((delivery, principal, memory))
             };
-            let (delivery, memory) = match received.await {
+            let (delivery, principal, memory) = match received.await {
                 Ok(received) => received,
                 Err(refused) => return Ok(server.refuse(refused, false)),
             };
             let key = settings.record_key(&parts, &delivery);
             let fingerprint = fingerprint(delivery.body());
             let bytes = delivery.body().clone();
-            let principal = match settings.shares {
-                true => Principal::from(delivery.sender()),
-                false => Principal::default(),
-            };
             parts.extensions.insert(delivery);
             let request = KeyedRequest {
                 parts,
@@ -105,6 +116,7 @@ impl Settings {
     /// Reads the body and verifies the signature.
     async fn receive<B>(
         &self,
+        sender: Sender,
         parts: &Parts,
         body: B,
         claim: &ClaimConfig,
@@ -114,10 +126,6 @@ impl Settings {
     where
         B: http_body::Body<Data = Bytes>,
     {
-        let Some(sender) = (self.sender)(parts) else {
-            observe::not_verified("unknown_sender");
-            return Err(Rejection::NotVerified);
-        };
         claim
             .check_retention(sender.verifier.replay_window())
             .map_err(|_| Rejection::RetentionTooShort)?;

@@ -15,7 +15,7 @@ use futures_util::future::join_all;
 use http::StatusCode;
 use relent_core::idempotency::{ClaimConfig, Fingerprint, Lease, Takeover};
 use relent_http::webhook::{Signer, SigningKey, Verifier};
-use relent_server::idempotency::Outcome;
+use relent_server::idempotency::{Limits, Outcome};
 use relent_server::store::{
     Change, Claimed, Key, Memory, Resolution, ResolveError, Sqlite, Store, UnknownOutcome,
     WriteError,
@@ -262,6 +262,36 @@ async fn messages_are_distinct_per_endpoint_and_sender() {
 }
 
 /// The signature does not cover the path: an attacker may replay a captured message with another encoding of it.
+/// Unsigned messages whose bodies never end, in the name of one of two senders.
+#[tokio::test]
+async fn uploads_in_the_name_of_one_sender_do_not_block_another() {
+    let limits = Limits {
+        buffered: 1 << 20,
+        ..Limits::DEFAULT
+    };
+    let layer = WebhookLayer::for_senders(Memory::new(), |parts| {
+        let name = parts.headers.get("from")?.to_str().ok()?;
+        Some(Sender::new(name, verifier()))
+    });
+    let receiver = Receiver::default();
+    let app = receiver.app(layer.clock(|| at(NOW)).limits(limits));
+    let mut uploads = Vec::new();
+    for _ in 0..100 {
+        let body = futures_util::stream::pending::<Result<Bytes, Infallible>>();
+        let request = http::Request::post("/hook").header("from", "a");
+        let request = request.body(axum::body::Body::from_stream(body)).unwrap();
+        let mut upload = Box::pin(app.clone().oneshot(request));
+        if (&mut upload).now_or_never().is_none() {
+            uploads.push(upload);
+        }
+    }
+    assert_eq!(uploads.len(), 32, "half of the memory");
+    let mut message = message();
+    message.fields.push(("from".to_owned(), "b".to_owned()));
+    let reply = message.send(&serve(app).await).await;
+    assert_eq!(reply.status, StatusCode::OK, "{reply:?}");
+}
+
 #[tokio::test]
 async fn one_path_with_two_encodings_is_one_endpoint() {
     let receiver = Receiver::default();
