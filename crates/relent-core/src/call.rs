@@ -335,7 +335,7 @@ impl<'w> Call<'w> {
     }
 
     /// The attempt timeout, if the policy has one and it ended every attempt so far. `None` if they had different
-    /// timeouts, or if another time limit ended one sooner.
+    /// timeouts, or if another time limit ended the first one sooner.
     #[must_use]
     pub fn timed_out<E: Environment>(&self, environment: &E) -> Option<Duration> {
         match self.timeouts {

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::join;
 use relent_core::{Failure, Network};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -99,6 +99,7 @@ impl NatsWorker {
             queue: self.queue,
             sender: self.sender,
             faults: AtomicUsize::new(0),
+            recovered: Notify::new(),
         });
         let mut attempts = JoinSet::new();
         let mut shutdown = pin!(shutdown);
@@ -146,6 +147,8 @@ struct SharedState {
     sender: Sender,
     /// The number of attempts since the last one without a local fault.
     faults: AtomicUsize,
+    /// An attempt without a local fault has ended many faults.
+    recovered: Notify,
 }
 
 impl SharedState {
@@ -157,7 +160,7 @@ impl SharedState {
             return MAX_BATCH;
         }
         *pause = (2 * *pause).clamp(RETRY_PAUSE, LONGEST_WAIT);
-        sleep(*pause).await;
+        let _ = timeout(*pause, self.recovered.notified()).await;
         1
     }
 
@@ -277,9 +280,14 @@ impl SharedState {
         let acknowledged = acknowledge(message, AckKind::Ack);
         let ((), exchange) = join(acknowledged, self.exchange(&attempt, payload)).await;
         match exchange.fault {
-            Some(_) => self.faults.fetch_add(1, Ordering::Relaxed),
-            None => self.faults.swap(0, Ordering::Relaxed),
-        };
+            Some(_) => {
+                self.faults.fetch_add(1, Ordering::Relaxed);
+            }
+            None if self.faults.swap(0, Ordering::Relaxed) >= MANY_FAULTS => {
+                self.recovered.notify_one();
+            }
+            None => {}
+        }
         let result = match exchange.result {
             Ok(_) => "answered",
             Err(_) => "failed",

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use http::header::{CONTENT_RANGE, IF_MODIFIED_SINCE, IF_NONE_MATCH};
+use http::header::{IF_MODIFIED_SINCE, IF_NONE_MATCH};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt;
@@ -28,7 +28,7 @@ use crate::min_rate::{MinRate, RateWindow};
 use crate::partial::{Partial, RangeState, RestResponse, has_own_range};
 use crate::redirects::RedirectWatch;
 use crate::request_template::Template;
-use crate::resumable::{Resumable, announces_ranges, length};
+use crate::resumable::{Resumable, announces_ranges};
 use crate::retry_options::{CallDriver, RetryOptions};
 use crate::secret::adds_credentials;
 use crate::sink::Sink;
@@ -339,10 +339,7 @@ impl<'c> Download<'c> {
         let Some(partial) = self.partial.as_mut().filter(|_| rest) else {
             let received = self.range_state.perhaps_complete.take();
             let head = head_of(&response);
-            if received.is_some()
-                && received == length(head.headers())
-                && head.status() == StatusCode::OK
-            {
+            if received.is_some_and(|received| received.is_proven_by(&head)) {
                 self.complete(sink).await?;
                 return Ok(Some(head));
             }
@@ -419,11 +416,8 @@ impl<'c> Download<'c> {
                 if answer == RestResponse::Complete {
                     return Ok(FailedRest::Complete(head_of_whole(head, partial.received)));
                 }
-                let total = partial.total();
-                let perhaps_complete = status == StatusCode::RANGE_NOT_SATISFIABLE
-                    && !head.headers().contains_key(CONTENT_RANGE)
-                    && total.is_none_or(|total| total == partial.received);
-                self.range_state.perhaps_complete = perhaps_complete.then_some(partial.received);
+                let received = partial.perhaps_complete(&self.range_state, &head);
+                self.range_state.perhaps_complete = received;
                 let status = status.as_u16();
                 self.discard_part(format!(
                     "the server answered {status} when asked for the rest"

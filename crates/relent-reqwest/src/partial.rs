@@ -28,8 +28,30 @@ pub(crate) struct RangeState {
     without_if_range: bool,
     /// Each server sends its own validator for the same representation, so none proves anything.
     validators_vary: bool,
-    /// A 416 did not state the total length, so these received bytes may be all.
-    pub(crate) perhaps_complete: Option<u64>,
+    /// A 416 did not state the total length, so the received bytes may be all.
+    pub(crate) perhaps_complete: Option<PerhapsComplete>,
+}
+
+/// Received bytes that may be the whole representation.
+#[derive(Debug)]
+pub(crate) struct PerhapsComplete {
+    received: u64,
+    /// The validator of these bytes, if it is known.
+    validator: Option<HeaderValue>,
+    /// Their content codings; `None` if unknown.
+    codings: Option<Vec<HeaderValue>>,
+}
+
+impl PerhapsComplete {
+    /// Whether the whole in this response is what was received.
+    pub(crate) fn is_proven_by(&self, head: &Response<()>) -> bool {
+        let headers = head.headers();
+        let has_validator = |ours| Some(ours) == strong_validator(headers);
+        head.status() == StatusCode::OK
+            && length(headers) == Some(self.received)
+            && self.validator.as_ref().is_none_or(has_validator)
+            && *self.codings.as_deref().unwrap_or_default() == *codings(headers)
+    }
 }
 
 /// The received part of a representation, and the place of the rest.
@@ -326,6 +348,24 @@ impl Partial {
         let states = range_state.declared_unchanged;
         let same_url = |of: &Resumable| of.can_be_at(url, total, states);
         same_total && self.named().is_none_or(same_url)
+    }
+
+    /// The received bytes, if they may be all although this 416 does not state the total length. Only the caller's
+    /// declaration makes the whole of a later response the same representation.
+    pub(crate) fn perhaps_complete(
+        &self,
+        range_state: &RangeState,
+        head: &Response<()>,
+    ) -> Option<PerhapsComplete> {
+        let is_possible = range_state.declared_unchanged
+            && head.status() == StatusCode::RANGE_NOT_SATISFIABLE
+            && !head.headers().contains_key(CONTENT_RANGE)
+            && self.total().is_none_or(|total| total == self.received);
+        is_possible.then(|| PerhapsComplete {
+            received: self.received,
+            validator: self.named().map(|of| of.validator.clone()),
+            codings: self.codings.clone(),
+        })
     }
 
     /// Whether these are the content codings of the received bytes. Without the caller's declaration only a body that
@@ -850,6 +890,28 @@ mod tests {
         }
         let none = [LENGTH, ("accept-ranges", "none")];
         assert!(begun_from(&url(), &none, &unchanged()).is_none());
+    }
+
+    #[test]
+    fn received_bytes_are_the_whole_after_a_416_only_as_declared_and_by_the_same_validator() {
+        let refused = head(416, &[]);
+        let all = |state: &RangeState| {
+            let begun = begun_from(&url(), &[TAG, ("content-length", "40")], state)?;
+            begun.perhaps_complete(state, &refused)
+        };
+        assert!(all(&RangeState::default()).is_none());
+        let all = all(&unchanged()).unwrap();
+        let whole = ("content-length", "40");
+        for (fields, is_same) in [
+            (&[TAG, whole][..], true),
+            (&[("etag", "\"v2\""), whole], false),
+            (&[whole], false),
+            (&[TAG, ("content-length", "41")], false),
+            (&[TAG, whole, ("content-encoding", "gzip")], false),
+        ] {
+            assert_eq!(all.is_proven_by(&head(200, fields)), is_same, "{fields:?}");
+        }
+        assert!(!all.is_proven_by(&head(206, &[TAG, whole])));
     }
 
     #[test]

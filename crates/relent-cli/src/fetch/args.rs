@@ -123,10 +123,10 @@ pub(crate) struct FetchArgs {
     /// FILE.part is resumed if it belongs to the same URL and the server still has the same
     /// representation, by its ETag or Last-Modified; otherwise the download starts over. The query of a
     /// signed URL may differ, and a redirect may lead to another mirror, if validator and length are the
-    /// same. There may be no strong validator, or a different one from each server, or a
-    /// Content-Encoding, and FILE itself has no validator: then this option is your statement that the
-    /// representation has not changed. It applies to the first request and to each retry, which
-    /// continue at the end of the previous one.
+    /// same. There may be no strong validator, or a different one from each server, and FILE itself has
+    /// none: then this option is your statement that the representation has not changed. It applies to
+    /// the first request and to each retry, which continue at the end of the previous one. A part of a
+    /// response with Content-Encoding is continued only by the retries of the same call.
     #[arg(short = 'C', long = "continue-at", value_name = "OFFSET", value_parser = from_the_end,
         allow_hyphen_values = true)]
     pub(super) continue_at: Option<()>,

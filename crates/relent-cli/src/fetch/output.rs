@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, LAST_MODIFIED, LOCATION};
+use http::header::{
+    CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, LAST_MODIFIED, LOCATION,
+};
 use http::{Method, Response};
 use indicatif::HumanBytes;
 use relent_http::field::http_date;
@@ -467,7 +469,10 @@ impl Sink for Output {
             }
             // A part that begins with a head is no part of the body, so it cannot be resumed.
             let of = resumable.filter(|_| !self.include);
-            let vouched = !self.include && Resumable::allows_ranges(&self.method, head);
+            // The file beside the part does not keep the coding.
+            let vouched = !self.include
+                && Resumable::allows_ranges(&self.method, head)
+                && !head.headers().contains_key(CONTENT_ENCODING);
             let side = SideFile::new(&self.url, of, vouched, length(head));
             place.part.begin(&side)?;
         }

@@ -386,10 +386,15 @@ async fn supervise(
             true => attempt.limits.kill_asked_at(last),
             false => last,
         });
+        // The output of a success is not cut off, since the command has done its work.
+        let stalled = match ended {
+            CommandEnd::Exit(0) if cancelled.is_none() => Duration::MAX,
+            _ => output::STALLED_READER,
+        };
         let mut last_silence = pin!(async {
             until(output_deadline).await;
             activity
-                .ceased(LAST_OUTPUT_SILENCE, OUTPUT_SILENCE, output::STALLED_READER)
+                .ceased(LAST_OUTPUT_SILENCE, OUTPUT_SILENCE, stalled)
                 .await;
         });
         while open && !hurried || awaited {

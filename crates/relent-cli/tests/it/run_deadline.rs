@@ -1,6 +1,7 @@
 //! Tests of the deadline of `relent run`: no process of an attempt outlives it.
 
 use std::cell::Cell;
+use std::io::Read;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
@@ -52,6 +53,23 @@ fn a_stalled_reader_does_not_extend_the_deadline() {
         eventually("relent ends", || relent.try_wait().unwrap().is_some());
         assert_eq!(relent.wait().unwrap().code(), Some(status), "{script}");
         drop(unread);
+    }
+}
+
+#[test]
+fn a_stalled_reader_gets_all_output_of_a_success() {
+    for limits in [&["--stream"][..], &[], &["--max-buffer=1KiB"]] {
+        let deadline = ["--deadline=1s", "--max-retries=0", "--retry-on-output=x"];
+        let mut relent = sh(&[&deadline[..], limits].concat(), "seq 20000")
+            .spawn()
+            .unwrap();
+        let mut stdout = relent.stdout.take().unwrap();
+        // Longer than the deadline and the time that a stalled reader gets after it. Pipes and buffers hold the output.
+        std::thread::sleep(Duration::from_secs(4));
+        let mut output = String::new();
+        stdout.read_to_string(&mut output).unwrap();
+        assert_eq!(output.lines().count(), 20_000, "{limits:?}");
+        assert_eq!(relent.wait().unwrap().code(), Some(0), "{limits:?}");
     }
 }
 
