@@ -16,6 +16,8 @@ mod sqlx;
 use std::error::Error;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, RecyclingMethod};
@@ -82,16 +84,26 @@ pub struct Checkout<C: Connections> {
     /// `None` before the call and after its reply.
     connection: Option<C::Connection>,
     limit: Duration,
+    /// Whether the server may have begun a transaction of which the driver does not know.
+    begins: Arc<AtomicBool>,
 }
 
 impl<C: Connections> Checkout<C> {
     /// For a call that waits for at most `limit`, as do its connection and the further statement.
     #[must_use]
-    pub const fn new(limit: Duration) -> Self {
+    pub fn new(limit: Duration) -> Self {
         Self {
             connection: None,
             limit,
+            begins: Arc::default(),
         }
+    }
+
+    /// To be `true` while a driver waits for the reply to `BEGIN`: sqlx does not end the transaction if the call is
+    /// dropped then.
+    #[cfg(feature = "sqlx")]
+    pub(crate) fn begins(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.begins)
     }
 
     /// Takes a connection from the pool.
@@ -157,8 +169,12 @@ impl<C: Connections> Drop for Checkout<C> {
             return C::discard(connection);
         };
         let limit = self.limit;
+        let further = match self.begins.load(Ordering::Relaxed) {
+            true => "ROLLBACK",
+            false => "SELECT 1",
+        };
         runtime.spawn(async move {
-            let answered = timeout(limit, connection.script("SELECT 1")).await;
+            let answered = timeout(limit, connection.script(further)).await;
             if !matches!(answered, Ok(Ok(()))) {
                 C::discard(connection);
             }

@@ -395,7 +395,11 @@ impl<S: Store> Server<S> {
         }
         // If an unknown outcome cannot be recorded, the lease expires, which has the same meaning.
         let written = self.write_held(held, handled.end).await;
-        if is_released && matches!(written, Err(WriteError::Store(_))) {
+        // An execution that may have had an effect is not given back, whatever its record says by now.
+        if is_released
+            && !held.may_have_had_effect()
+            && matches!(written, Err(WriteError::Store(_)))
+        {
             // Otherwise the lease would expire, and duplicates of a request without effect get "outcome unknown".
             tokio::spawn(self.clone().give_back(held.key, held.get().owner));
         }

@@ -1051,6 +1051,60 @@ async fn on_postgres_the_limit_of_a_claim_includes_its_retries() {
     check(Postgres::new(by_sqlx(path))).await;
 }
 
+/// Forwards messages between the pool and the database, and the begin of a transaction only after a while.
+async fn delay_begin(listener: UnixListener, database: PathBuf, delay: Duration) -> io::Result<()> {
+    loop {
+        let (client, _) = listener.accept().await?;
+        let server = UnixStream::connect(&database).await?;
+        tokio::spawn(async move {
+            let (mut from_client, mut to_client) = client.into_split();
+            let (mut from_server, mut to_server) = server.into_split();
+            tokio::spawn(async move { tokio::io::copy(&mut from_server, &mut to_client).await });
+            let mut bytes = vec![0; 1 << 16];
+            while let Ok(length @ 1..) = from_client.read(&mut bytes).await {
+                let begins = |text: &[u8]| text == b"BEGIN" || text == b"START";
+                if bytes[..length].windows(5).any(begins) {
+                    tokio::time::sleep(delay).await;
+                }
+                drop(to_server.write_all(&bytes[..length]).await);
+            }
+        });
+    }
+}
+
+/// The limit of the claim ends the wait for the reply to `BEGIN`.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_connection_within_a_transaction_returns_to_the_pool() {
+    let Some(server) = servers::postgres(&["fsync=off"]) else {
+        return;
+    };
+    let direct = postgres(&server).await;
+    let (directory, name) = (tempfile::tempdir().unwrap(), ".s.PGSQL.5432");
+    let listener = UnixListener::bind(directory.path().join(name)).unwrap();
+    let database = server.server.directory().join(name);
+    let delay = CLAIM_LIMIT + Duration::from_millis(200);
+    tokio::spawn(delay_begin(listener, database, delay));
+
+    let options = PgConnectOptions::new().socket(directory.path());
+    let options = options.username("relent").database("postgres");
+    let one = PgPoolOptions::new().max_connections(1);
+    let by_sqlx = one.connect_lazy_with(options);
+    let layer = with_claim_limit(Postgres::new(by_sqlx.clone()), CLAIM_LIMIT);
+    assert_eq!(send(&layer, pay("a", "5 EUR")).await.0, 503);
+    let charge = sqlx::query(CHARGE).bind("6 EUR");
+    charge.execute(&by_sqlx).await.unwrap();
+    assert_eq!(direct.charges().await, 1);
+
+    let path = directory.path().display();
+    let config = format!("host={path} user=relent dbname=postgres");
+    let store = Postgres::new(pool(&config, 1).unwrap());
+    let layer = with_claim_limit(store.clone(), CLAIM_LIMIT);
+    assert_eq!(send(&layer, pay("b", "5 EUR")).await.0, 503);
+    let client = store.pool().get().await.unwrap();
+    client.execute(CHARGE, &[&"6 EUR"]).await.unwrap();
+    assert_eq!(direct.charges().await, 2);
+}
+
 /// The confirmation of the commit is lost after the limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn on_postgres_the_limit_of_a_claim_does_not_apply_once_the_work_has_begun() {

@@ -1,5 +1,7 @@
 //! Transactional requests with transactions of sqlx.
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::Response;
@@ -46,10 +48,13 @@ impl Postgres<PgPool> {
         E: Into<WorkError>,
     {
         let mut checkout = self.checkout();
+        let begins = checkout.begins();
         let connection = self.connection(&mut checkout).await?;
         let transact = async {
+            begins.store(true, Ordering::Relaxed);
             let begin = connection.begin_with(begin(self.isolation));
             let transaction = self.limit(begin).await?;
+            begins.store(false, Ordering::Relaxed);
             self.transact(transaction, run, |transaction| work(transaction))
                 .await
         };
