@@ -51,7 +51,7 @@ impl QuotaRefund {
     }
 
     /// The request is rejected after all, and nothing of it has run.
-    pub(crate) fn is_rejected(&self) {
+    pub(crate) fn reject(&self) {
         self.0.store(MAY_BE_REJECTED, Ordering::Relaxed);
     }
 

@@ -487,7 +487,7 @@ pub(super) async fn take_slot(
     slot.take_again().await.map_err(|rejected| {
         // A disconnected client does not end the wait, so only a rejection refunds the quota.
         if let Some(quota_refund) = quota_refund {
-            quota_refund.is_rejected();
+            quota_refund.reject();
         }
         Rejection::NoSlot(rejected)
     })

@@ -207,10 +207,15 @@ async fn postgres(server: &servers::Postgres) -> Postgres {
 
 /// Creates an sqlx pool for the server whose socket is in this directory.
 fn by_sqlx(directory: &Path) -> PgPool {
+    pool_by_sqlx(directory, 8)
+}
+
+/// Creates an sqlx pool of this number of connections.
+fn pool_by_sqlx(directory: &Path, connections: u32) -> PgPool {
     let options = PgConnectOptions::new().socket(directory);
     let options = options.username("relent").database("postgres");
     PgPoolOptions::new()
-        .max_connections(8)
+        .max_connections(connections)
         .connect_lazy_with(options)
 }
 
@@ -814,9 +819,7 @@ async fn a_dropped_or_failed_transaction_leaves_no_busy_connection_in_the_pool()
     };
     let observer = postgres(&server).await.pool().get().await.unwrap();
     let deadpool = Postgres::new(pool(&server.config(), 1).unwrap());
-    let options = by_sqlx(server.server.directory()).connect_options();
-    let one = PgPoolOptions::new().max_connections(1);
-    let sqlx = Postgres::new(one.connect_lazy_with((*options).clone()));
+    let sqlx = Postgres::new(pool_by_sqlx(server.server.directory(), 1));
     for (number, fails, by_sqlx) in [
         (1, false, false),
         (2, true, false),
@@ -1085,10 +1088,7 @@ async fn no_connection_within_a_transaction_returns_to_the_pool() {
     let delay = CLAIM_LIMIT + Duration::from_millis(200);
     tokio::spawn(delay_begin(listener, database, delay));
 
-    let options = PgConnectOptions::new().socket(directory.path());
-    let options = options.username("relent").database("postgres");
-    let one = PgPoolOptions::new().max_connections(1);
-    let by_sqlx = one.connect_lazy_with(options);
+    let by_sqlx = pool_by_sqlx(directory.path(), 1);
     let layer = with_claim_limit(Postgres::new(by_sqlx.clone()), CLAIM_LIMIT);
     assert_eq!(send(&layer, pay("a", "5 EUR")).await.0, 503);
     let charge = sqlx::query(CHARGE).bind("6 EUR");
