@@ -4,7 +4,7 @@ use relent::Policy;
 use relent::clock::TokioClock;
 use relent::driver::{CallPermit, Driver, Stop};
 
-use crate::live::{Countdown, SessionMessages};
+use crate::live_output::{Countdown, SessionMessages};
 
 /// Reports that the hedging of the policy does not apply.
 pub(crate) fn report_no_hedging(policy: &Policy, live: SessionMessages, why: &str) {

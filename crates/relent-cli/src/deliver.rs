@@ -1,6 +1,6 @@
 //! `relent deliver`: sends messages until their receivers acknowledge them.
 
-mod again;
+mod allowed_receivers;
 mod disabled;
 mod endpoints;
 mod list;
@@ -8,7 +8,7 @@ mod log;
 mod nats;
 mod new_key;
 mod publish;
-mod reach;
+mod resend;
 mod send;
 mod serve;
 mod server;
@@ -72,17 +72,17 @@ pub(crate) enum DeliverCommand {
     #[command(after_long_help = list::SHOW_HELP)]
     Show(list::ShowArgs),
     /// Send messages again, under the same identifiers
-    #[command(after_long_help = again::EACH_HELP)]
-    Resend(again::IdArgs),
+    #[command(after_long_help = resend::EACH_HELP)]
+    Resend(resend::IdArgs),
     /// Make pending messages due now
-    #[command(after_long_help = again::NOW_HELP)]
-    SendNow(again::SendNowArgs),
+    #[command(after_long_help = resend::NOW_HELP)]
+    SendNow(resend::SendNowArgs),
     /// Cancel pending messages and dead letters
-    #[command(after_long_help = again::EACH_HELP)]
-    Cancel(again::IdArgs),
+    #[command(after_long_help = resend::EACH_HELP)]
+    Cancel(resend::IdArgs),
     /// Send all dead letters again, or other messages of a state, a period and an endpoint
-    #[command(after_long_help = again::AFTER_HELP)]
-    Replay(again::ReplayArgs),
+    #[command(after_long_help = resend::AFTER_HELP)]
+    Replay(resend::ReplayArgs),
     /// List, register, test, enable, disable and delete endpoints
     #[command(subcommand, after_long_help = endpoints::AFTER_HELP)]
     Endpoints(endpoints::EndpointsCommand),
@@ -109,10 +109,10 @@ pub(crate) fn run(command: DeliverCommand) -> Result<i32, ExitError> {
         DeliverCommand::DeadLetters(args) => run_client(list::dead_letters(args)),
         DeliverCommand::Show(args) => run_client(list::show(args)),
         DeliverCommand::Publish(args) => run_client(publish::run(args)),
-        DeliverCommand::SendNow(args) => run_client(again::send_now(args)),
-        DeliverCommand::Resend(args) => run_client(again::resend(args)),
-        DeliverCommand::Cancel(args) => run_client(again::cancel(args)),
-        DeliverCommand::Replay(args) => run_client(again::replay(args)),
+        DeliverCommand::SendNow(args) => run_client(resend::send_now(args)),
+        DeliverCommand::Resend(args) => run_client(resend::resend(args)),
+        DeliverCommand::Cancel(args) => run_client(resend::cancel(args)),
+        DeliverCommand::Replay(args) => run_client(resend::replay(args)),
         DeliverCommand::Endpoints(command) => run_client(endpoints::run(command)),
     }
 }

@@ -12,12 +12,12 @@ mod advise;
 mod console;
 #[cfg(feature = "deliver")]
 mod deliver;
-mod destination;
 mod exit_status;
 mod fetch;
 mod human;
-mod live;
+mod live_output;
 mod options;
+mod output_file;
 mod pages;
 mod policy;
 mod run;

@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use crate::admission::{admitted, report_no_hedging};
 use crate::console::{report_error, say};
 use crate::exit_status::{EXIT_TIME_LIMIT, ExitError};
-use crate::live::{NextRetry, SessionMessages};
+use crate::live_output::{NextRetry, SessionMessages};
 use crate::options::{PolicyOptions, duration, size};
 use crate::signals::{Signals, ignore_file_size_signal};
 use crate::stdout;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use relent::Summary;
 use relent::trace::TraceJson;
 
-use crate::destination::OutputFile;
+use crate::output_file::OutputFile;
 
 /// The output of the trace. It is opened before the first attempt, so that a bad path fails early.
 #[derive(Debug)]

@@ -16,13 +16,13 @@ pub use crate::complete::{Complete, Proof, has_content};
 pub use crate::cross_layer::{CrossLayer, CrossLayerCall};
 pub use crate::destinations::DestinationSource;
 pub use crate::drain::{Drain, MAX_DRAIN_BYTES, MAX_DRAIN_TIME, drain_time};
-pub use crate::drained::Drained;
+pub use crate::drained_body::Drained;
 pub use crate::observe::{AttemptSpan, MetricLabel, not_retried};
 pub use crate::on_attempt::OnAttempt;
 pub use crate::replaced_policy::ReplacedPolicy;
 pub use crate::replay::{BodyTurns, Upload};
 pub use crate::secret::{HeaderNames, REDACTED, is_secret};
-pub use crate::unchanged::UnchangedFile;
+pub use crate::unchanged_file::UnchangedFile;
 pub use request_template::RequestTemplate;
 pub use response_classifier::{ResponseClassifier, apply_concurrent_attempts, apply_inner_summary};
 

@@ -2,5 +2,5 @@
 //! bodies ([`NotKept`], [`Truncated`], [`UnknownTransferCoding`]).
 
 pub use crate::complete::{Truncated, UnknownTransferCoding};
-pub use crate::drained::NotKept;
+pub use crate::drained_body::NotKept;
 pub use crate::replay::{ByType, Content, NotReplayable, Reopen, Replay, ReplayBody, Superseded};

@@ -7,7 +7,7 @@ use relent_core::{Cause, Failure, Policy, Scope};
 
 use crate::grpc;
 use crate::hint::{HintOptions, hint};
-use crate::mark::marked;
+use crate::no_retry_mark::marked;
 use crate::repeatable::RequestInfo;
 use crate::status::{kind, scope};
 

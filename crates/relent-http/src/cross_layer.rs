@@ -10,7 +10,7 @@ use relent::Attempt;
 use relent::clock::Clock;
 use relent_core::{Histogram, Policy};
 
-use crate::caller::{remaining, set_remaining};
+use crate::caller_headers::{remaining, set_remaining};
 use crate::deadline::within;
 use crate::headers::{RELENT_ATTEMPT, RELENT_HISTOGRAM};
 use crate::histogram;

@@ -12,7 +12,7 @@ use http_body::{Body, Frame};
 use pin_project_lite::pin_project;
 
 use crate::complete::Proof;
-use crate::drained::{Drained, End, NotKept};
+use crate::drained_body::{Drained, End, NotKept};
 
 /// Maximum time to drain a response: about the cost of a new connection.
 pub const MAX_DRAIN_TIME: Duration = Duration::from_millis(250);

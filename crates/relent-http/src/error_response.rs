@@ -10,7 +10,7 @@ use relent::Summary;
 use relent_core::admission::{Rejected, Shed};
 use relent_core::{Advice, GrpcCode, Hint, StopReason};
 
-use crate::mark::Mark;
+use crate::no_retry_mark::Mark;
 use crate::outcome::Outcome;
 #[cfg(feature = "problem")]
 use crate::problem::{Problem, QUOTA_EXCEEDED, TEMPORARY_REDUCED_CAPACITY};

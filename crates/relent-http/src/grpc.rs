@@ -45,7 +45,7 @@ use crate::RequestInfo;
 use crate::field::{MILLIS, rounded_up};
 use crate::headers::{CONTENT_TYPE, GRPC_PREVIOUS_RPC_ATTEMPTS, GRPC_RETRY_PUSHBACK_MS};
 use crate::hint::{HintOptions, asks_for_delay, hint};
-use crate::mark::marked;
+use crate::no_retry_mark::marked;
 use crate::status::kind as kind_of_http;
 
 pub use code::code;

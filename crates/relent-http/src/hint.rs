@@ -13,7 +13,7 @@ use crate::headers::{
     GRPC_RETRY_PUSHBACK_MS, RELENT_TICKET, RETRY_AFTER_MS, STRIPE_SHOULD_RETRY, X_AMZ_RETRY_AFTER,
     X_MS_RETRY_AFTER_MS, X_SHOULD_RETRY,
 };
-use crate::mark::{self, Mark};
+use crate::no_retry_mark::{self, Mark};
 use crate::rate_limit::{XRateLimitReset, rate_limit, x_rate_limit_reset};
 use crate::retry_after;
 
@@ -128,7 +128,7 @@ impl HintReader<'_> {
     }
 
     fn mark(&mut self) {
-        if mark::is_malformed(self.headers) {
+        if no_retry_mark::is_malformed(self.headers) {
             self.malformed(source::RELENT_MARK);
         }
         if Mark::read(self.headers) == Some(Mark::Exhausted) {

@@ -36,7 +36,7 @@
 pub mod attempt;
 #[cfg(feature = "attempt")]
 pub mod body;
-mod caller;
+mod caller_headers;
 mod classify;
 #[cfg(feature = "attempt")]
 mod complete;
@@ -49,7 +49,7 @@ mod destinations;
 #[cfg(feature = "attempt")]
 mod drain;
 #[cfg(feature = "attempt")]
-mod drained;
+mod drained_body;
 mod error_response;
 pub mod field;
 pub mod grpc;
@@ -60,9 +60,9 @@ mod http_date;
 mod idempotency_key;
 #[cfg(feature = "tower")]
 pub mod layer;
-mod mark;
 #[cfg(feature = "attempt")]
 pub mod network;
+mod no_retry_mark;
 #[cfg(feature = "attempt")]
 mod observe;
 #[cfg(feature = "attempt")]
@@ -82,11 +82,11 @@ mod secret;
 mod server_clock;
 mod status;
 #[cfg(feature = "attempt")]
-mod unchanged;
+mod unchanged_file;
 #[cfg(feature = "webhook")]
 pub mod webhook;
 
-pub use caller::CallerContext;
+pub use caller_headers::CallerContext;
 pub use classify::{classify, classify_listed};
 pub use error_response::ErrorResponse;
 pub use hint::{HintOptions, hint, set_hint};
@@ -95,9 +95,9 @@ pub use idempotency_key::{IdempotencyKey, InvalidKey, KeyForm};
 pub use layer::GrpcLayer;
 #[cfg(feature = "tower")]
 pub use layer::{Override, RetryLayer, ServiceError};
-pub use mark::Mark;
+pub use no_retry_mark::Mark;
 #[cfg(feature = "attempt")]
-pub use mark::mark_response;
+pub use no_retry_mark::mark_response;
 pub use outcome::Outcome;
 pub use repeatable::RequestInfo;
 #[cfg(feature = "attempt")]

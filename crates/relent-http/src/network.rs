@@ -70,7 +70,7 @@ pub fn classify_error(error: &(dyn Error + 'static)) -> Failure {
 /// had [marked](crate::Mark) its response.
 #[must_use]
 pub fn given_up_by(failure: Failure, reason: StopReason) -> Failure {
-    crate::mark::given_up(failure, reason)
+    crate::no_retry_mark::given_up(failure, reason)
 }
 
 /// The reason why another layer of this process has given up the call that failed with this error; `None` if no

@@ -8,7 +8,7 @@ use relent_core::{Advice, GrpcCode, Hint};
 use crate::grpc;
 use crate::headers::X_ENVOY_RATELIMITED;
 use crate::hint::{HintOptions, asks_for_delay, hint};
-use crate::mark::Mark;
+use crate::no_retry_mark::Mark;
 
 /// Whether a request took effect: "did it run?".
 ///

@@ -16,26 +16,26 @@
 
 mod admission;
 pub(crate) mod attempt;
-mod bodies;
 mod claim_batch;
 mod clock;
 mod config;
 mod demand;
+mod endpoint_speed;
 mod endpoint_state;
 mod event_loop;
 mod fault_hold;
-mod held;
+mod held_endpoints;
 mod in_flight;
 mod isolation;
 mod lease;
 mod ownership;
+mod payload_memory;
 pub(crate) mod permission;
 mod ready_queue;
 mod results;
 mod rules;
 mod search;
 mod slots;
-mod speed;
 mod store_calls;
 #[cfg(test)]
 mod tests;
@@ -54,7 +54,7 @@ use attempt::Transport;
 use event_loop::{EventLoop, Setup};
 
 pub use config::{Drained, WorkerConfig};
-pub use held::{HeldEndpoint, HoldMonitor, HoldReason};
+pub use held_endpoints::{HeldEndpoint, HoldMonitor, HoldReason};
 
 /// Delivers the messages of a store, together with any number of other workers.
 ///
@@ -69,7 +69,7 @@ pub struct Worker<S> {
     hint: Arc<Notify>,
     relay: Option<Box<dyn Relay>>,
     watch: HoldMonitor,
-    asked: held::HeldRequests,
+    asked: held_endpoints::HeldRequests,
 }
 
 /// Wakes a worker in the same process after something was enqueued, so that it looks for work immediately. Optional.

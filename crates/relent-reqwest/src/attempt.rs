@@ -13,9 +13,9 @@ use relent_http::attempt::{AttemptSpan, AttemptStart, CrossLayerCall};
 use tokio::time::Instant;
 use tower_service::Service;
 
+use crate::attempt_failure::{AttemptFailure, AttemptResult};
 use crate::body::{Body, OpenedBody, RedirectedRequest};
 use crate::client::Client;
-use crate::failed::{AttemptFailure, AttemptResult};
 use crate::read_timeout::HeadTimeout;
 use crate::redirects::{CurrentRequest, RedirectWatch, unfollowed};
 use crate::request_template::Template;

@@ -13,11 +13,11 @@ use relent_core::{Decision, Failure, Stop, StopReason};
 use relent_http::attempt::{CrossLayerCall, not_retried};
 
 use crate::attempt::{Connection, Sender, TimeLimit};
+use crate::attempt_failure::{AttemptError, FailedAttempt, LastResult};
 use crate::body::{Body, OpenedBody};
 use crate::client::Client;
 use crate::complete::{checked, drained_while};
 use crate::error::Error;
-use crate::failed::{AttemptError, FailedAttempt, LastResult};
 use crate::request_options::{RequestOptions, build_error};
 use crate::request_template::Template;
 use crate::response::Response;

@@ -11,8 +11,8 @@ use relent_http::KeyForm;
 use relent_http::attempt::DestinationSource;
 use relent_http::body::Replay;
 
+use crate::attempt_failure::AttemptError;
 use crate::dns::Resolver;
-use crate::failed::AttemptError;
 use crate::read_timeout::ReadTimeout;
 use crate::redirects::{self, limit_redirects};
 use crate::retry_options::{RetryOptions, SharedOptions, retry_option_methods};

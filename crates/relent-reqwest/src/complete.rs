@@ -11,7 +11,7 @@ use relent_http::BoxError;
 use relent_http::attempt::{Complete, Drain, Proof, drain_time};
 use reqwest::ResponseBuilderExt;
 
-use crate::failed::LastResult;
+use crate::attempt_failure::LastResult;
 use crate::read_timeout::BodyReadTimeout;
 
 /// The proof that the body of this response must give; see [`Proof::needed`].

@@ -6,8 +6,8 @@ use http::{Request, Response};
 use relent::Attempt;
 use relent::hook::Queued;
 
+use crate::attempt_failure::FailedAttempt;
 use crate::body::Body;
-use crate::failed::FailedAttempt;
 
 /// Callbacks for a download that is [run](crate::Download::run), to show its progress. `()` ignores all events.
 pub trait DownloadHook {

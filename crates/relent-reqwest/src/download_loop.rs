@@ -11,12 +11,12 @@ use relent::{GaveUp, Summary};
 use relent_core::{Cause, Decision, Failure, Stop, StopReason};
 
 use crate::attempt::Connection;
+use crate::attempt_failure::{AttemptError, FailedAttempt, LastResult};
 use crate::body::{Body, OpenedBody};
 use crate::call::{AttemptLoop, CallFailure};
 use crate::client::Client;
 use crate::download::Download;
 use crate::download_hook::DownloadHook;
-use crate::failed::{AttemptError, FailedAttempt, LastResult};
 use crate::request_template::Template;
 use crate::retry_options::{CallDriver, RetryOptions};
 use crate::sink::Sink;

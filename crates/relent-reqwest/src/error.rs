@@ -6,7 +6,7 @@ use std::fmt;
 use http::StatusCode;
 use relent::{GaveUp, Summary};
 
-use crate::failed::{AttemptError, root};
+use crate::attempt_failure::{AttemptError, root};
 
 /// Error of a request without a usable response.
 ///

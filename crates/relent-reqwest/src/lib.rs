@@ -65,28 +65,28 @@ mod client;
 mod retry_options;
 #[doc = include_str!("../docs/coming_from.md")]
 pub mod coming_from {}
+mod attempt_failure;
 mod complete;
 pub mod dns;
 mod download;
 mod download_hook;
 mod error;
-mod failed;
 #[doc = include_str!("../docs/fetch_retry.md")]
 pub mod fetch_retry {}
 mod download_loop;
-mod head;
 #[cfg(feature = "middleware")]
 mod middleware;
 mod min_rate;
 pub mod network;
-mod partial;
 mod race;
+mod range_request;
 mod read_timeout;
 mod redirects;
 mod request;
 mod request_options;
 mod request_template;
 mod response;
+mod response_head;
 mod resumable;
 mod route;
 mod secret;
@@ -94,13 +94,13 @@ mod sink;
 mod streamed;
 mod whole_body;
 
+pub use attempt_failure::{AttemptError, FailedAttempt, LastResult};
 pub use body::Body;
 pub use client::{Client, default_builder};
 pub use download::Download;
 pub use download_hook::DownloadHook;
 pub use download_loop::DownloadResult;
 pub use error::Error;
-pub use failed::{AttemptError, FailedAttempt, LastResult};
 #[cfg(feature = "middleware")]
 pub use middleware::RetryMiddleware;
 pub use redirects::{RedirectRefused, is_followed, limit_redirects, track_redirects};

@@ -16,10 +16,10 @@ use reqwest::{Request, Response};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 
 use crate::attempt::{Connection, RunningAttempt, TimeLimit};
+use crate::attempt_failure::{AttemptError, AttemptFailure, FailedAttempt, LastResult};
 use crate::body::{Body, OpenedBody};
 use crate::call::{AttemptLoop, CallFailure};
 use crate::complete::checked_by_length;
-use crate::failed::{AttemptError, AttemptFailure, FailedAttempt, LastResult};
 use crate::request_template::Template;
 use crate::retry_options::{CallDriver, RetryOptions, SharedOptions, retry_option_methods};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::failed::AttemptFailure;
+use crate::attempt_failure::AttemptFailure;
 
 /// A minimum of `bytes` in each period of `within`.
 #[derive(Clone, Copy, Debug)]

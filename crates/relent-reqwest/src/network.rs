@@ -6,9 +6,9 @@ use relent::GaveUp;
 use relent_core::{Failure, StopReason};
 use relent_http::network::chain;
 
+use crate::attempt_failure::AttemptError;
 pub use crate::classify::classify;
 use crate::error::within;
-use crate::failed::AttemptError;
 
 /// Classifies any error that has an error of reqwest or of this crate in its chain of sources.
 ///

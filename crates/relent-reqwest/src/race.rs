@@ -14,9 +14,9 @@ use relent_core::{Failure, FailureKind, StopReason};
 use relent_http::attempt::apply_concurrent_attempts;
 
 use crate::attempt::{Connection, RunningAttempt, SendFuture, Sender};
+use crate::attempt_failure::{AttemptFailure, AttemptResult, FailedAttempt};
 use crate::body::{Body, OpenedBody};
 use crate::call::ClientCall;
-use crate::failed::{AttemptFailure, AttemptResult, FailedAttempt};
 use crate::redirects::RedirectWatch;
 use crate::request_template::Template;
 use crate::response::Response;

@@ -11,8 +11,8 @@ use relent_core::format_duration;
 use relent_http::attempt::Upload;
 use tokio::time::{Instant, Sleep, sleep};
 
+use crate::attempt_failure::AttemptFailure;
 use crate::body::Body;
-use crate::failed::AttemptFailure;
 
 /// The read timeout of attempts and of response bodies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

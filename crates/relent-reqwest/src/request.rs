@@ -13,11 +13,11 @@ use relent_core::{Pattern, Policy};
 use relent_http::IdempotencyKey;
 use reqwest::IntoUrl;
 
+use crate::attempt_failure::AttemptError;
 use crate::body::Body;
 use crate::call::ClientCall;
 use crate::client::Client;
 use crate::error::Error;
-use crate::failed::AttemptError;
 use crate::min_rate::MinRate;
 use crate::read_timeout::ReadTimeout;
 use crate::request_options::{RequestOptions, build_error};

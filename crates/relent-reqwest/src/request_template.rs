@@ -10,8 +10,8 @@ use relent_http::attempt::RequestTemplate;
 use relent_http::field::content_length;
 use reqwest::Url;
 
+use crate::attempt_failure::AttemptFailure;
 use crate::body::Body;
-use crate::failed::AttemptFailure;
 
 /// The request of all attempts.
 #[derive(Debug)]

@@ -20,8 +20,8 @@ use relent_http::grpc::is_grpc;
 use relent_http::{HintOptions, RequestInfo};
 use reqwest::Url;
 
+use crate::attempt_failure::{AttemptError, AttemptResult, FailedAttempt, LastResult};
 use crate::body::Body;
-use crate::failed::{AttemptError, AttemptResult, FailedAttempt, LastResult};
 use crate::min_rate::MinRate;
 use crate::read_timeout::{HeadTimeout, ReadTimeout};
 use crate::redirects::RedirectWatch;

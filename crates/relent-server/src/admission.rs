@@ -71,10 +71,10 @@
 //! [`idempotency`](crate::idempotency), so that rejections are not stored. A request that comes in its reserved slot
 //! has [`Admitted`] in its extensions, so other layers need not treat it as a retry.
 
-mod decision;
-#[cfg(feature = "redis")]
-mod fleet;
 mod quota;
+mod quota_decision;
+#[cfg(feature = "redis")]
+mod redis_limits;
 mod service;
 mod shared;
 
@@ -86,9 +86,9 @@ use http::request::Parts;
 use relent::clock::{Clock, StdClock};
 use tower_layer::Layer;
 
-#[cfg(feature = "redis")]
-pub use fleet::RedisLimits;
 pub use quota::{InvalidQuota, Quota};
+#[cfg(feature = "redis")]
+pub use redis_limits::RedisLimits;
 pub use relent_core::admission::{Admitted, LimiterConfig};
 pub use service::{AdmissionService, ResponseFuture};
 

@@ -110,8 +110,8 @@ pub use unknown::UnknownOutcomes;
 #[cfg(feature = "webhook")]
 pub(crate) use work::KeyedRequest;
 
+use crate::fair_shares::Shares;
 use crate::on_store_failure::OnStoreFailure;
-use crate::shares::Shares;
 use crate::store::{Store, StoreFailure};
 use common::Common;
 use execution::Running;

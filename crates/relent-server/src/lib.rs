@@ -40,6 +40,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod admission;
+mod fair_shares;
 pub mod idempotency;
 mod layer;
 pub mod observe;
@@ -54,7 +55,6 @@ mod refusal;
 mod server_clock;
 #[cfg(all(test, unix, any(feature = "postgres", feature = "redis")))]
 mod servers;
-mod shares;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod store;

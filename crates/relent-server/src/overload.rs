@@ -62,10 +62,10 @@
 //! ```
 
 mod body;
-mod held;
 mod refusal;
 mod service;
 mod settings;
+mod slots;
 
 use std::fmt;
 use std::hash::{Hash, RandomState};
@@ -78,13 +78,13 @@ use relent_core::admission::ConcurrencyLimiter;
 use tower_layer::Layer;
 
 pub use body::SlotBody;
-pub(crate) use held::{HeldSlot, WeakSlot};
 pub use relent_core::Criticality;
 pub use relent_core::admission::{ConcurrencyConfig, ConcurrencyLimiterConfig, ShedderConfig};
 pub use service::{Overload, OverloadFuture};
+pub(crate) use slots::{HeldSlot, WeakSlot};
 
-use held::Shared;
 use settings::{Header, Settings};
+use slots::Shared;
 
 use crate::admission::identify;
 

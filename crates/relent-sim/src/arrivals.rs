@@ -1,7 +1,7 @@
 //! Arrival times of requests.
 
+use crate::random_stream::{ARRIVALS, BACKLOG, POPULATION, Stream, rounded};
 use crate::scenario::{Arrivals, RequestBacklog, Scenario};
-use crate::stream::{ARRIVALS, BACKLOG, POPULATION, Stream, rounded};
 
 /// A request of the simulated clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,7 +1,7 @@
 //! Properties of a request that depend on its class.
 
+use crate::random_stream::Stream;
 use crate::scenario::{Class, Clients};
-use crate::stream::Stream;
 
 /// The class number of the next request; 0 if there are no classes.
 pub(crate) fn drawn(clients: &Clients, stream: &mut Stream) -> u8 {

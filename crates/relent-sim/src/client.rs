@@ -3,8 +3,8 @@
 use relent_core::call::{Call, RaceAttempt};
 
 use crate::cluster::Target;
+use crate::random_stream::Stream;
 use crate::slab::{Key, Linked};
-use crate::stream::Stream;
 
 /// An event of the simulation. An event has 12 bytes and a queue entry 24, so data that few events need is stored
 /// elsewhere.

@@ -1,9 +1,9 @@
 //! The model of a service with several nodes behind a load balancer, and of its outages.
 
+use crate::random_stream::{BALANCER, FAST_FAILURES, LUCK, NODES, SERVICE, Stream, WAYS_LOST};
 use crate::scenario::{Balancer, Outage, Scenario, Span};
 use crate::server::Server;
 use crate::slab::Key;
-use crate::stream::{BALANCER, FAST_FAILURES, LUCK, NODES, SERVICE, Stream, WAYS_LOST};
 
 /// The node and the class of an attempt: in three bytes, so that an event has 12.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -8,7 +8,7 @@ use relent_core::destination::{Access, Admission, Budget, Destination, Outbound}
 use relent_core::{Policy, Random};
 
 use crate::client::NO_CLIENT_OR_ATTEMPT;
-use crate::stream::Stream;
+use crate::random_stream::Stream;
 
 /// With this many destinations, of more than a kilobyte each, most calls would wait for memory.
 const MORE_THAN_CACHES_HOLD: usize = 4096;

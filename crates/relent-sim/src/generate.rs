@@ -11,7 +11,7 @@ pub use dimensions::{DIMENSIONS, Dimension, Generator, Level, table};
 
 use draw::FixedRandom;
 
-use crate::stream::Stream;
+use crate::random_stream::Stream;
 
 /// A scenario that was drawn.
 #[derive(Clone, PartialEq, Eq, Debug)]

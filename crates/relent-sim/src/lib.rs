@@ -41,30 +41,30 @@ mod event_log;
 pub mod generate;
 pub mod grid;
 mod latency;
-mod limiter;
+mod limiter_response;
 pub mod measure;
-mod medium;
 mod metrics;
 mod network;
 mod observed;
 mod population;
 mod queue;
+mod random_stream;
 pub mod ranking;
 mod recorder;
 mod recording;
 #[cfg(feature = "report")]
 pub mod report;
+mod retry_after;
 mod run;
 mod scenario;
 pub mod scenarios;
 mod series;
 mod server;
 mod serving;
+mod shared_medium;
 mod slab;
-mod stream;
 pub mod study;
 mod too_many_events;
-mod wait_header;
 mod world;
 
 pub use arrivals::{Request, requests};
@@ -72,6 +72,7 @@ pub use bound::{bound, mean_bound};
 pub use event_log::Row;
 pub use metrics::{ClassCount, Layer, Metrics, Times};
 pub use observed::{Observed, RequestOutcome};
+pub use random_stream::Stream;
 pub use recording::Recording;
 pub use run::{record, run, trace};
 pub use scenario::{
@@ -82,5 +83,4 @@ pub use scenario::{
 };
 pub use series::{Bin, Series};
 pub use serving::{ArrivingAttempt, ServiceAnswer, Serving, Wait};
-pub use stream::Stream;
 pub use too_many_events::TooManyEvents;

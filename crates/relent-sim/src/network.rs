@@ -1,7 +1,7 @@
 //! The model of the network between clients and service.
 
+use crate::random_stream::{LOSS, NETWORK, Stream, rounded};
 use crate::scenario::Link as Config;
-use crate::stream::{LOSS, NETWORK, Stream, rounded};
 
 #[derive(Debug)]
 pub(crate) struct Network {

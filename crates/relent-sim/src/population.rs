@@ -1,6 +1,6 @@
 //! The process that makes the next call.
 
-use crate::stream::Stream;
+use crate::random_stream::Stream;
 
 /// The number of processes drawn together.
 const DRAWN_TOGETHER: usize = 16;

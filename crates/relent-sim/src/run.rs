@@ -3,11 +3,11 @@
 use relent_core::Policy;
 
 use crate::event_log::Row;
-use crate::medium::{self, Cable};
 use crate::metrics::Metrics;
 use crate::recorder::Recorder;
 use crate::recording::Recording;
 use crate::scenario::Scenario;
+use crate::shared_medium::{self, Cable};
 use crate::too_many_events::{MAX_EVENTS, TooManyEvents};
 use crate::world;
 
@@ -99,7 +99,9 @@ fn run_within(
     max_events: u64,
 ) -> Result<Recorder, TooManyEvents> {
     match Cable::of(scenario) {
-        Some(cable) => medium::run_within(scenario, policy, seed, cable, recorder, max_events),
+        Some(cable) => {
+            shared_medium::run_within(scenario, policy, seed, cable, recorder, max_events)
+        }
         None => world::run_within(scenario, policy, seed, recorder, max_events),
     }
 }

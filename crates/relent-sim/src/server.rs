@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use relent_core::admission::{AdmissionController, Arrival, Limiter, Rejected, Shed, Shedder};
 use relent_core::{Advice, Instant};
 
-use crate::limiter::RetryAfterHint;
+use crate::limiter_response::RetryAfterHint;
+use crate::random_stream::{Stream, rounded};
 use crate::scenario::{
     Effect, FastFailures, QueueBound, SECOND, Scenario, Service, ServiceRetryAfter, ServiceTime,
 };
 use crate::slab::Key;
-use crate::stream::{Stream, rounded};
 
 /// Why an attempt is rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

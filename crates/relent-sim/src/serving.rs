@@ -6,7 +6,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use relent_core::Advice;
 
 use crate::cluster::Cluster;
-use crate::limiter::RetryAfterHint;
+use crate::limiter_response::RetryAfterHint;
 use crate::scenario::{Effect, Scenario, Span};
 use crate::server::RejectedBy;
 use crate::slab::Key;

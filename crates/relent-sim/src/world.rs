@@ -16,13 +16,13 @@ use crate::destinations::Destinations;
 use crate::network::Network;
 use crate::population::Population;
 use crate::queue::{FORESEEN_TOGETHER, Fifo, Queue};
+use crate::random_stream::{ARRIVALS, BACKLOG, CLASSES, DESTINATIONS, JOBS, POPULATION, Stream};
 use crate::recorder::Recorder;
+use crate::retry_after::WaitHeader;
 use crate::scenario::{Arrivals, DestinationOf, Effect, Hears, Model, Scenario, Span, WaitFormat};
 use crate::server::RejectedBy;
 use crate::slab::{Key, Slab};
-use crate::stream::{ARRIVALS, BACKLOG, CLASSES, DESTINATIONS, JOBS, POPULATION, Stream};
 use crate::too_many_events::TooManyEvents;
-use crate::wait_header::WaitHeader;
 
 /// Runs with this recorder; gives up after `max_events` events.
 pub(crate) fn run_within(

@@ -23,8 +23,8 @@ use relent_outbox::sender::{AttemptResult, Outgoing, Sender, SenderConfig};
 use relent_outbox::store::AfterAttempt;
 use serde_json::{Map, Value, json};
 
+use super::allowed_receivers::authorities;
 use super::disabled::disabled;
-use super::reach::authorities;
 use super::server::{Connection, json, sanitized, text};
 use super::values::{acknowledged, tenant_and_name};
 use super::wait::{WAIT_LIMIT, WaitLimit, wait, wait_limit};

@@ -22,8 +22,8 @@ use tokio::net::TcpSocket;
 use tokio::sync::watch;
 use tokio::time::{interval, timeout};
 
+use super::allowed_receivers::ReceiverOptions;
 use super::nats::NatsArgs;
-use super::reach::ReceiverOptions;
 use super::server::{DEFAULT_ADDRESS, DEFAULT_TOKEN_FILE, sanitized};
 use super::store::{STORE, StoreLocation, connect, folder_of, open, read};
 use super::values::listen_address;

@@ -9,8 +9,8 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use relent_outbox_nats::{NatsWorker, NatsWorkerConfig, observe};
 use tokio::sync::oneshot;
 
+use super::allowed_receivers::ReceiverOptions;
 use super::nats::NatsArgs;
-use super::reach::ReceiverOptions;
 use super::serve::cannot_listen;
 use super::values::{count, listen_address};
 use crate::console::say;

@@ -14,7 +14,7 @@ use super::network_errors::{refused_by_socks, refused_tunnel};
 use super::output::{Output, UNWRITABLE};
 use super::request::Prepared;
 use crate::console::report_error;
-use crate::live::SessionMessages;
+use crate::live_output::SessionMessages;
 
 /// The end of the last attempt.
 #[derive(Debug)]

@@ -19,12 +19,12 @@ use reqwest::Url;
 
 use super::args::FetchArgs;
 use super::limits::Limits;
-use super::part::{EarlierPart, Part, PartSource, SideFile};
+use super::part_file::{EarlierPart, Part, PartSource, SideFile};
 use super::progress::{Progress, SharedBar};
 use super::write_out::SharedFetchData;
 use crate::console::report_error;
-use crate::destination::OutputTarget;
 use crate::exit_status::ExitError;
+use crate::output_file::OutputTarget;
 use crate::spool::{self, Spool};
 use crate::stdout;
 use crate::writing::write_all;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use indicatif::{HumanBytes, ProgressBar, ProgressState, ProgressStyle};
 
 use crate::human::human;
-use crate::live::shows_countdown;
+use crate::live_output::shows_countdown;
 
 /// The time after which the bar appears.
 const SHOW_AFTER: Duration = Duration::from_secs(1);

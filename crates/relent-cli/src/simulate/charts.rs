@@ -11,8 +11,8 @@ use relent_sim::{Arrivals, Recording, Scenario, TooManyEvents};
 
 use super::input::NamedItem;
 use super::ranked::OFF;
-use crate::destination::{NewFile, OutputFile};
 use crate::exit_status::ExitError;
+use crate::output_file::{NewFile, OutputFile};
 
 type Recorded = Result<Recording, TooManyEvents>;
 

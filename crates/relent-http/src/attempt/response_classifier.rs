@@ -8,7 +8,7 @@ use relent_core::{Cause, Failure, Policy};
 
 use crate::classify::{cannot_fail, classify, classify_listed};
 use crate::hint::HintOptions;
-use crate::mark::given_up;
+use crate::no_retry_mark::given_up;
 use crate::repeatable::RequestInfo;
 
 /// Classifies the responses of attempts by HTTP semantics, the lists of a policy, and calls that were

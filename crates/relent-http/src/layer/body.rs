@@ -10,7 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use crate::complete::{Proof, reports_end_stream};
-use crate::drained::Drained;
+use crate::drained_body::Drained;
 use crate::replay::BoxError;
 
 pin_project! {

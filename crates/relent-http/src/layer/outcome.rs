@@ -13,8 +13,8 @@ use super::body::ResponseBody;
 use super::config::{CallDriver, ClassifyError, Config};
 use super::error::ServiceError;
 use crate::attempt::{RequestTemplate, ResponseClassifier, apply_inner_summary};
-use crate::mark::given_up;
 use crate::network;
+use crate::no_retry_mark::given_up;
 use crate::repeatable::RequestInfo;
 use crate::replay::UnfinishedUpload;
 

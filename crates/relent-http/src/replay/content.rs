@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use super::error::BoxError;
 use super::frame::PolledFrame;
-use crate::unchanged::UnchangedFile;
+use crate::unchanged_file::UnchangedFile;
 
 /// Maximum bytes per read from a file.
 const READ_MAX_BYTES: u64 = 64 << 10;

@@ -3,11 +3,11 @@
 mod batches;
 mod claim;
 mod clock;
-mod correct;
+mod clock_correction;
 mod enqueue;
 mod error;
+mod invariants;
 mod operate;
-mod queue;
 mod read;
 mod schema;
 mod settle;

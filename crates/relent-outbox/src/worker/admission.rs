@@ -10,7 +10,7 @@ use relent_core::destination::{
 };
 use relent_core::{Failure, FailureKind, Instant};
 
-use super::held::HoldReason;
+use super::held_endpoints::HoldReason;
 use super::rules::Rules;
 use crate::schedule;
 

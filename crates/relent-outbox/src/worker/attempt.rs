@@ -11,7 +11,7 @@ use http::HeaderMap;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::bodies::PayloadPermit;
+use super::payload_memory::PayloadPermit;
 use super::permission::{NotGranted, StartPermission};
 use super::rules::Rules;
 use crate::acknowledgement::{MAX_BODY, MAX_EXCERPT};

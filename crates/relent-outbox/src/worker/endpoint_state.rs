@@ -8,11 +8,11 @@ use tokio::time::Instant;
 
 use super::admission::EndpointAdmission;
 use super::demand::Demand;
+use super::endpoint_speed::Speed;
 use super::fault_hold::FaultHold;
-use super::held::HoldReason;
+use super::held_endpoints::HoldReason;
 use super::in_flight::{InFlight, Place};
 use super::rules::Rules;
-use super::speed::Speed;
 use crate::endpoint::Endpoint;
 use crate::fault::LocalFault;
 use crate::health::Health;

@@ -28,16 +28,16 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use super::attempt::Transport;
-use super::bodies::Bodies;
 use super::claim_batch::ClaimBatch;
 use super::clock::CoreClock;
 use super::config::{Drained, WorkerConfig};
 use super::endpoint_state::EndpointState;
-use super::held::{HeldEndpoint, HeldRequests, HoldReason};
+use super::held_endpoints::{HeldEndpoint, HeldRequests, HoldReason};
 use super::in_flight::InFlight;
 use super::isolation::Isolation;
 use super::lease::Lease;
 use super::ownership::Ownership;
+use super::payload_memory::Bodies;
 use super::permission::Permissions;
 use super::ready_queue::ReadyQueue;
 use super::results::Results;

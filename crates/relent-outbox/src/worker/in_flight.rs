@@ -9,7 +9,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 
 use super::attempt::{AttemptEnd, Job, NoResult, Transport};
-use super::bodies::{Bodies, PayloadPermit};
+use super::payload_memory::{Bodies, PayloadPermit};
 use super::slots::{Pool, Slots};
 use crate::schedule::Schedule;
 use crate::store::Claimed;

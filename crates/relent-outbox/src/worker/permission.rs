@@ -9,8 +9,8 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::bodies::PayloadPermit;
 use super::lease::LeaseState;
+use super::payload_memory::PayloadPermit;
 use super::store_calls::call_within;
 use crate::observe;
 use crate::store::{ConfirmRequest, GRANT, Store};

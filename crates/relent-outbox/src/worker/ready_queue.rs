@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use tokio::time::Instant;
 
-use super::bodies::Bodies;
+use super::payload_memory::Bodies;
 use super::slots::{Pool, Slots};
 
 /// The endpoints to check, in turn, and those that wait.

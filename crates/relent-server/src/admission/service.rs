@@ -16,12 +16,12 @@ use relent_http::rate_limit::{self, set_rate_limit};
 use relent_http::{CallerContext, ErrorResponse};
 use tower_service::Service;
 
-use super::decision::{
+use super::quota::Identify;
+use super::quota_decision::{
     AppliedQuota, Decision, PendingDecision, QuotaSource, RateLimitRejection, RemainingQuota,
 };
 #[cfg(feature = "redis")]
-use super::fleet::SharedHash;
-use super::quota::Identify;
+use super::redis_limits::SharedHash;
 use super::shared::{Limits, Shared};
 use crate::observe;
 use crate::quota_refund::QuotaRefund;
@@ -194,7 +194,7 @@ impl Shared {
             #[cfg(feature = "redis")]
             RateLimitRejection::Away => {
                 observe::rate_limits_down();
-                refuse(request, &super::fleet::away(), |problem| problem)
+                refuse(request, &super::redis_limits::away(), |problem| problem)
             }
         }
     }

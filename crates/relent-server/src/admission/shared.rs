@@ -6,10 +6,10 @@ use std::sync::Arc;
 use http::request::Parts;
 use relent::clock::Clock;
 
-use super::decision::Local;
-#[cfg(feature = "redis")]
-use super::fleet::{self, RedisLimits};
 use super::quota::{Identify, Quota};
+use super::quota_decision::Local;
+#[cfg(feature = "redis")]
+use super::redis_limits::{self, RedisLimits};
 
 type Cost = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
 
@@ -34,14 +34,14 @@ pub(super) struct Shared {
 pub(super) enum Limits {
     Local(Local),
     #[cfg(feature = "redis")]
-    RedisLimits(Arc<fleet::Limits>),
+    RedisLimits(Arc<redis_limits::Limits>),
 }
 
 impl Settings {
     pub(super) fn limits(&self) -> Limits {
         #[cfg(feature = "redis")]
         if let Some(fleet) = &self.fleet {
-            return Limits::RedisLimits(Arc::new(fleet::Limits::new(
+            return Limits::RedisLimits(Arc::new(redis_limits::Limits::new(
                 Arc::clone(fleet),
                 &self.quotas,
             )));

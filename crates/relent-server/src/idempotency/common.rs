@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use super::execution::Running;
-use crate::shares::Shares;
+use crate::fair_shares::Shares;
 
 /// The executions of one layer, and their shared limits.
 pub(crate) struct Common {

@@ -19,9 +19,9 @@ use tokio::time::{Instant as Now, timeout_at};
 use super::limits::{MAX_WAIT, ReadLimits};
 use super::problems::Rejection;
 use super::settings::Settings;
+use crate::fair_shares::{Principal, Share};
 use crate::overload::WeakSlot;
 use crate::quota_refund::QuotaRefund;
-use crate::shares::{Principal, Share};
 use crate::store::Key;
 use crate::store::digest::{add, count};
 

@@ -29,8 +29,8 @@ use super::service::{ready, take_slot};
 use super::store_call::{CALL_TIMEOUT, CallError, WriteFailed};
 use super::work::{ExecutionStart, KeyClaimed, RunResult, Work};
 use super::{Body, Outcome, StoredResponse, request};
+use crate::fair_shares::Share;
 use crate::observe;
-use crate::shares::Share;
 use crate::store::{Change, Key, Store, WriteError};
 
 /// Retries of the write that records the result of a handler: for 30 s at most.

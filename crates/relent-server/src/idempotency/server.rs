@@ -16,7 +16,7 @@ use super::problems::Rejection;
 use super::request::REQUEST_OVERHEAD_BYTES;
 use super::settings::Settings;
 use super::store_call::CallError;
-use crate::shares::{Principal, Share};
+use crate::fair_shares::{Principal, Share};
 use crate::store::{Key, Store, StoreFailure};
 
 /// The shared state of the tasks of a layer.

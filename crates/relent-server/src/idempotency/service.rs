@@ -27,10 +27,10 @@ use super::settings::Settings;
 use super::store_call::{CALL_RETRIES, CALL_TIMEOUT, CallError, in_time};
 use super::work::{ExecutionStart, KeyClaimed, KeyedRequest, RunResult, Work};
 use super::{Body, StoredResponse, request};
+use crate::fair_shares::{Principal, Share};
 use crate::observe;
 use crate::overload::{HeldSlot, WeakSlot};
 use crate::quota_refund::QuotaRefund;
-use crate::shares::{Principal, Share};
 use crate::store::{Change, Claimed, Key, Store, WriteError};
 
 /// The service of an [`IdempotencyLayer`](super::IdempotencyLayer).

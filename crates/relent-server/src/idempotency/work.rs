@@ -11,8 +11,8 @@ use relent_core::idempotency::{Fingerprint, Lease};
 use super::body::Body;
 use super::execution::Leader;
 use super::problems::Rejection;
+use crate::fair_shares::{Principal, Share};
 use crate::overload::HeldSlot;
-use crate::shares::{Principal, Share};
 use crate::store::Key;
 
 /// A request with a key, after its body was read.

@@ -13,7 +13,7 @@ use relent_core::admission::Completion;
 use relent_http::field::content_length;
 use relent_http::grpc;
 
-use super::held::HeldSlot;
+use super::slots::HeldSlot;
 
 pin_project! {
     /// A response body of the service.

@@ -15,8 +15,8 @@ use relent_core::admission::{Admitted, Arrival, Completion, Rejected};
 use relent_http::CallerContext;
 use tower_service::Service;
 
-use super::held::{Arrived, HeldSlot, Shared};
 use super::settings::Settings;
+use super::slots::{Arrived, HeldSlot, Shared};
 use super::{SlotBody, refusal};
 use crate::observe;
 use crate::quota_refund::QuotaRefund;

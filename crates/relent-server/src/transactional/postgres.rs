@@ -20,10 +20,10 @@ use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
 use super::{Keyed, TransactionResult, Transactional, TransactionalError, WorkError, end};
+use crate::fair_shares::Principal;
 use crate::postgres::{
     Checkout, CommitError, ConnectionError, Connections, OfConnection, SqlTransaction, is_transient,
 };
-use crate::shares::Principal;
 use crate::store::postgres::{Found, Mode, NONE_WRITTEN, PostgresError};
 use crate::store::{Claimed, Postgres};
 

@@ -17,12 +17,12 @@ use tower_service::Service;
 
 use super::settings::Settings;
 use super::{Delivery, Sender};
+use crate::fair_shares::{Principal, Share};
 use crate::idempotency::limits::ReadLimits;
 use crate::idempotency::problems::Rejection;
 use crate::idempotency::request::{VERSION, read};
 use crate::idempotency::{Body, KeyedRequest, Server};
 use crate::observe;
-use crate::shares::{Principal, Share};
 use crate::store::digest::add;
 use crate::store::{Key, Store};
 

@@ -1,7 +1,7 @@
 //! Draws levels of dimensions.
 
 use super::dimensions::{Dimension, Generator, Level};
-use crate::stream::Stream;
+use crate::random_stream::Stream;
 
 /// Draws levels, and keeps them.
 pub(super) struct FixedRandom {

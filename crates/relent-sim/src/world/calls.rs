@@ -16,9 +16,9 @@ use crate::class;
 use crate::client::{Attempt, Client, Event, NO_CLIENT_OR_ATTEMPT, Reply};
 use crate::destinations::OneThread;
 use crate::queue::Fifo;
+use crate::random_stream::{CLOCKS, SESSIONS, Stream};
 use crate::scenario::{Arrivals, DestinationOf, FailuresAs, Hears, Model};
 use crate::slab::Key;
-use crate::stream::{CLOCKS, SESSIONS, Stream};
 
 /// The environment of a call for one step.
 struct Step<'a> {

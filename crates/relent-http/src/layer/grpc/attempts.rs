@@ -20,7 +20,7 @@ use crate::grpc::{
 };
 use crate::hint::HintOptions;
 use crate::layer::MapBody;
-use crate::mark::marked;
+use crate::no_retry_mark::marked;
 use crate::replay::{BoxError, ReadProgress, ReplayBody};
 
 /// Response extension for the retry layer: the classification of a gRPC response.

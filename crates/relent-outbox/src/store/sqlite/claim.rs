@@ -8,7 +8,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, Rows};
 
 use super::error::SqliteError;
-use super::queue::{Touched, set_wake};
+use super::invariants::{Touched, set_wake};
 use super::work::{changed, has_lease};
 use crate::message::MessageId;
 use crate::store::{

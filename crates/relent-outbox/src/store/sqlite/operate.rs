@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension};
 
 use super::error::SqliteError;
-use super::queue::Touched;
+use super::invariants::Touched;
 use super::read;
 use crate::endpoint::{Activity, Endpoint, OnDeadLetter};
 use crate::store::{Deletion, EndpointStatus, MAX_TRANSACTION_ROWS, changes_url, text};

@@ -5,7 +5,7 @@
 
 use rusqlite::{Connection, ffi};
 
-use super::queue::Touched;
+use super::invariants::Touched;
 
 pub(super) const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS relent_endpoint_1 (

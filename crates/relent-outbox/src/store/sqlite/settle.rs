@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 
 use super::error::SqliteError;
-use super::queue::Touched;
+use super::invariants::Touched;
 use crate::store::{AfterAttempt, AttemptRecord, Settled, forgotten, text};
 use crate::store::{later, micros};
 

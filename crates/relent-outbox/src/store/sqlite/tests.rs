@@ -252,7 +252,7 @@ fn backlog(connection: &Connection, due: i64, many: i64) {
     connection
         .execute("UPDATE relent_delivery_1 SET state = 0 WHERE row = 2", [])
         .unwrap();
-    queue::wake(connection, 1).unwrap();
+    invariants::wake(connection, 1).unwrap();
 }
 
 /// Claiming, settling and enqueuing cost the same with two hundred thousand messages that are not due or wait for their
@@ -337,8 +337,8 @@ async fn work_is_found_without_scanning_all_endpoints() {
             claim::ONE,
             claim::LOST,
             claim::NO_TIME,
-            queue::FIND_LEFT_RUNNING,
-            queue::NEXT,
+            invariants::FIND_LEFT_RUNNING,
+            invariants::NEXT,
         ] {
             let plan = format!("EXPLAIN QUERY PLAN {select}");
             let mut plan = connection.prepare(&plan)?;
@@ -408,12 +408,12 @@ fn no_sqlite_statement_is_prepared_twice() {
         settle::SETTLE,
         settle::SETTLE_ORDERED,
         settle::ATTEMPT,
-        queue::EARLIER,
-        queue::WAKE,
-        queue::FIND_LEFT_RUNNING,
-        queue::NEXT,
-        queue::RUNNING,
-        queue::FIRST,
+        invariants::EARLIER,
+        invariants::WAKE,
+        invariants::FIND_LEFT_RUNNING,
+        invariants::NEXT,
+        invariants::RUNNING,
+        invariants::FIRST,
     ];
     let again = statements.into_iter().filter(|text| {
         let statement = connection.prepare_cached(text).unwrap();

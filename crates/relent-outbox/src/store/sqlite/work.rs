@@ -5,7 +5,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::error::SqliteError;
-use super::queue::wake;
+use super::invariants::wake;
 use super::read::{count, spec};
 use crate::endpoint::Endpoint;
 use crate::message::{InvalidMessage, is_name};

@@ -14,9 +14,9 @@ use std::collections::BinaryHeap;
 use relent_core::destination::Budget;
 use relent_core::{Decision, Failure, Instant, Policy, Session};
 
+use crate::random_stream::{SESSIONS, Stream, rounded};
 use crate::recorder::Recorder;
 use crate::scenario::{Arrivals, MediumAccess, Model, SECOND, Scenario};
-use crate::stream::{SESSIONS, Stream, rounded};
 use crate::too_many_events::TooManyEvents;
 
 /// The parameters of the cable, in nanoseconds.

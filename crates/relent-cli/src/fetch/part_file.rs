@@ -14,7 +14,7 @@ use relent_reqwest::Resumable;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
-use crate::destination::RegularFile;
+use crate::output_file::RegularFile;
 
 /// The format version in the side file; an incompatible format gets another number.
 const FORMAT_VERSION: &str = "relent-part-1";
@@ -467,7 +467,7 @@ mod tests {
             let file = folder.path().join("file");
             fs::write(folder.path().join("file.part"), vec![b'x'; length as usize]).unwrap();
             fs::write(folder.path().join("file.part.json"), &text).unwrap();
-            let Ok(crate::destination::OutputTarget::File(place)) = crate::destination::OutputTarget::at(&file) else {
+            let Ok(crate::output_file::OutputTarget::File(place)) = crate::output_file::OutputTarget::at(&file) else {
                 panic!("a place for a file");
             };
             let side = serde_json::from_slice::<SideFile>(&text).ok();

@@ -17,11 +17,11 @@ use relent_core::{Advice, Instant};
 use relent_http::ErrorResponse;
 use sha2::{Digest, Sha256};
 
-use super::decision::{
+use super::quota::Quota;
+use super::quota_decision::{
     AppliedQuota, Decision, Local, PendingDecision, QuotaSource, RateLimitRejection,
     RemainingQuota, by_quota,
 };
-use super::quota::Quota;
 use crate::observe;
 use crate::server_clock::ServerClock;
 use crate::store::StoreFailureKind;

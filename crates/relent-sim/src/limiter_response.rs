@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use relent_core::admission::{LimiterConfig, Refusal};
 
+use crate::random_stream::rounded;
 use crate::scenario::{SECOND, ServiceLimiter as Config, ServiceRetryAfter};
-use crate::stream::rounded;
 
 /// The Retry-After of a rejection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -125,7 +125,7 @@ impl CallerContext {
             return;
         };
         let left = remaining.saturating_sub(elapsed);
-        let nearer = crate::caller::remaining(headers).is_some_and(|nearer| nearer <= left);
+        let nearer = crate::caller_headers::remaining(headers).is_some_and(|nearer| nearer <= left);
         if !nearer {
             set_remaining(headers, left);
         }

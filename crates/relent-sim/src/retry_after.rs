@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use relent_core::{Audience, Hint, HintSource, ServerTime};
 
-use crate::limiter::RetryAfterHint;
+use crate::limiter_response::RetryAfterHint;
 use crate::scenario::{SECOND, WaitFormat};
 
 /// The server's clock at the start of a run, in seconds since 1970: late enough for a client's clock to be a day

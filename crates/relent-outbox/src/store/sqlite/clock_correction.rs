@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension};
 use super::Sqlite;
 use super::clock::TOLERANCE;
 use super::error::SqliteError;
-use super::queue::Touched;
+use super::invariants::Touched;
 use crate::store::MAX_TRANSACTION_ROWS;
 
 /// The number of corrections with one heartbeat, so that the next heartbeat is not late.
