@@ -36,9 +36,9 @@
 //! set the rest: which errors ([`Retry::when`],
 //! [`Retry::classify`], [`Retry::classify_by_error`]) or values ([`Retry::classify_outcome`]) are failures, a
 //! callback for them ([`Retry::notify`]), the [`Destination`], cancellation ([`Retry::cancel_on`]),
-//! the clock and the random source. Calling one of these functions declares that the operation may
-//! safely run twice. For an operation that may not, use
-//! [`DriverBuilder::repeatable`](driver::DriverBuilder::repeatable).
+//! the clock and the random source. Calling one of these functions, other than
+//! [`retry_on_conflict`], declares that the operation may safely run twice. For an operation that may
+//! not, use [`DriverBuilder::repeatable`](driver::DriverBuilder::repeatable).
 //!
 //! # Policies
 //!

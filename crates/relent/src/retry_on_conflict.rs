@@ -1,6 +1,6 @@
 //! Optimistic concurrency: repeats a whole read-modify-write after a conflict.
 
-use relent_core::{Failure, Policy};
+use relent_core::{Failure, Policy, Repeatable};
 
 use crate::classify::{Classify, OutcomeClass};
 use crate::destination::Destination;
@@ -34,7 +34,13 @@ impl<T, E> WriteOutcome<T, E> {
 /// result.
 ///
 /// The write must be conditional on the read (`If-Match`, `WHERE version = …`): only then is the
-/// repetition safe.
+/// repetition after a conflict safe.
+///
+/// An attempt that the policy's `attempt_timeout` cuts off may have written, and a new read would
+/// then see that write. So the call ends with
+/// [`StopReason::NotRepeatable`](crate::StopReason::NotRepeatable), unless the policy has
+/// [`assume_repeatable`](crate::policy::PolicyBuilder::assume_repeatable): for a modification that may
+/// apply twice, such as setting a value.
 ///
 /// A conflict costs no budget and does not count as a failure of the destination. Only the backoff
 /// paces competing writers: if a write is slow, start with a backoff of several times its duration.
@@ -78,7 +84,11 @@ where
     Fut: AttemptFuture<Output = WriteOutcome<T, E>>,
 {
     let operation = Async::new(NonOverlapping(whole));
-    Retry::new(policy, operation, DefaultClock::default()).classify_with(ByWriteOutcome)
+    let mut call = Retry::new(policy, operation, DefaultClock::default());
+    // The condition makes a conflict safe to repeat, but not a write without an outcome: the next read
+    // would see its effect, and the modification would apply twice.
+    call.driver.set_repeatable(Repeatable::known(false));
+    call.classify_with(ByWriteOutcome)
 }
 
 impl Destination {

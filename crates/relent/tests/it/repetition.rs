@@ -69,6 +69,34 @@ async fn a_ticker_ticks_whatever_the_policy_lists() {
     }
 }
 
+/// The first write takes effect, but its response comes after the attempt timeout.
+#[tokio::test(start_paused = true)]
+async fn a_conditional_write_that_timed_out_is_not_applied_twice() {
+    let add_one = async |policy: &Policy| {
+        let (version, row) = (Cell::new(1), Cell::new(10));
+        let written = retry_on_conflict(policy, async || {
+            let (read, value) = (version.get(), row.get());
+            if version.get() != read {
+                return WriteOutcome::Conflict("somebody was faster");
+            }
+            version.set(read + 1);
+            row.set(value + 1);
+            if read == 1 {
+                sleep(60 * SECOND).await;
+            }
+            WriteOutcome::Done(())
+        });
+        (written.await.map_err(|gave_up| gave_up.reason()), row.get())
+    };
+    let limited = Policy::builder(Backoff::None).attempt_timeout(SECOND);
+    let policy = limited.clone().build().unwrap();
+    let in_doubt = (Err(StopReason::NotRepeatable), 11);
+    assert_eq!(add_one(&policy).await, in_doubt);
+    // The policy declares that every operation may run twice.
+    let assuming = limited.assume_repeatable(true).build().unwrap();
+    assert_eq!(add_one(&assuming).await, (Ok(()), 12));
+}
+
 #[tokio::test(start_paused = true)]
 async fn write_conflicts_do_not_trip_the_circuit_breaker() {
     let policy = Policy::builder(Backoff::constant(SECOND / 100))
