@@ -214,8 +214,8 @@ impl Session {
     /// repeats: for example a resumed download.
     /// [`Progress`](crate::call::Progress) defines when that counts. Call it before reporting the failure.
     ///
-    /// Progress counts as success: the retry count, the backoff and causes that are retried once
-    /// restart, as for a new operation that does the rest. The tokens of the attempt, if it was a
+    /// Progress counts as success: the retry count, the backoff, causes that are retried once and the
+    /// final attempt before a limit restart, as for a new operation that does the rest. The tokens of the attempt, if it was a
     /// retry, are refunded. A retry after progress is still paid for, until it has made progress
     /// itself. So a transfer that advances holds at most one retry, however often it is cut off. One
     /// that does not advance costs as much as any other.
@@ -229,7 +229,7 @@ impl Session {
         self.taken = Taken::NOTHING;
         self.base = self.attempts.max(1);
         self.rule_retries = [0; MAX_RULES];
-        self.flags &= RETRY_PENDING | HEDGE_PENDING | FINAL_DELAY_SHORTENED;
+        self.flags &= RETRY_PENDING | HEDGE_PENDING;
         self.reset(now);
     }
 
@@ -289,7 +289,7 @@ impl Session {
         Some(deadline.saturating_since(now))
     }
 
-    /// When it started, or last made progress.
+    /// When it started, last made progress, or was last reset.
     #[inline]
     pub(crate) const fn since(&self) -> Instant {
         self.since

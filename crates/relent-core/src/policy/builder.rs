@@ -135,7 +135,7 @@ impl PolicyBuilder {
     /// the delay, so that clients with a common deadline do not retry together. It keeps
     /// [`min_attempt_time`](Self::min_attempt_time). With a deadline, which cuts attempts off, it also
     /// keeps a quarter of the remaining time, or the attempt timeout if that is shorter. No backoff
-    /// delay follows it.
+    /// delay follows it, unless it made [progress](crate::Session::on_progress).
     ///
     /// ```
     /// use core::time::Duration;

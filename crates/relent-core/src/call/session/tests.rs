@@ -1573,6 +1573,18 @@ fn progress_moves_no_time_limit() {
     }
 }
 
+/// A transfer goes on with most of its time left, though it began again just before the limit.
+#[test]
+fn a_final_attempt_that_made_progress_is_not_the_last() {
+    let policy = with_final_attempt().max_retries(9).deadline(120 * SECOND);
+    let policy = policy.build().unwrap();
+    let mut run = Run::new(&policy);
+    let waits = [8, 16, 32, 42].map(|seconds| seconds * SECOND);
+    assert_eq!(waits.map(|_| run.wait(Failure::ambiguous())), waits);
+    let decision = advance(&mut run, SECOND, Failure::ambiguous());
+    assert_eq!(decision, Decision::Retry { after: 8 * SECOND });
+}
+
 /// A retry that makes no further progress costs as much as any other.
 #[test]
 fn a_retry_that_made_progress_is_refunded() {
