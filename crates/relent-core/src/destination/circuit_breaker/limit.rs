@@ -164,7 +164,9 @@ impl Limit {
         let rate = self.factor * demand / NANOS_PER_SECOND;
         let most = self.capacity(demand) + MAX_TIMER_LATENESS_NANOS as f64 * rate;
         self.tokens = (self.tokens + now.nanos_since(self.filled) as f64 * rate).min(most);
-        self.filled = now;
+        // A thread that read its clock before the last one, and got the lock after it, must not move this
+        // back: the time in between would count twice.
+        self.filled = self.filled.max(now);
     }
 
     /// Whether a new request may go.

@@ -1257,6 +1257,15 @@ fn a_limit_decreases_as_fast_as_latency_grows() {
     assert!(cut < grown / 1.15 && cut >= 1.0, "{cut}");
 }
 
+/// A thread reads its clock before it waits for the lock: every second one comes 5 ms late.
+#[test]
+fn a_limit_counts_no_time_twice_if_threads_overtake_each_other() {
+    let mut limit = Limit::new(Instant::ORIGIN, 0.5, &Baseline::default());
+    let times = (5..1000).flat_map(|now| [now, now - 5]);
+    let admitted = times.filter(|now| limit.admits(millis(*now), 100.0));
+    assert_eq!(admitted.count(), 49, "half of a hundred in a second");
+}
+
 /// docs/research/stability.md: a service with an offered load of `load` times its capacity lets the rest fail.
 #[test]
 fn a_limit_is_right_after_one_evaluation() {
