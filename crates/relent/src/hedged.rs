@@ -71,17 +71,19 @@ impl<F: Future, K: Sleeper> Racing<F, F::Output, K> {
             };
             let raced = self.running.failed(driver, &self.hedge, &racer, &failure);
             match raced {
-                RaceOutcome::GoesOn { kept } => {
-                    if kept && outcome.is_some() {
-                        self.kept = outcome;
-                    }
+                RaceOutcome::GoesOn { kept: false } => {}
+                RaceOutcome::GoesOn { kept: true } => {
+                    let before = std::mem::replace(&mut self.kept, outcome);
+                    *last = before.or(last.take());
                 }
                 RaceOutcome::Over { failure, latest } => {
                     let kept = self.kept.take();
+                    // A notice has the error of the deciding attempt, or none if that was cut off.
                     let outcome = if latest {
-                        outcome.or(kept)
+                        *last = kept.or(last.take());
+                        outcome
                     } else {
-                        kept.or(outcome)
+                        kept
                     };
                     let number = racer.attempt().number;
                     let settled = decide(number, &failure, outcome, driver, classify, last);

@@ -199,6 +199,22 @@ async fn after_all_attempts_of_a_race_fail_the_policy_decides_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_notice_of_an_attempt_that_timed_out_has_no_error_of_another_one() {
+    let policy = policy().max_retries(2).attempt_timeout(MILLI * 200);
+    let policy = policy.hedge(hedge_after(50)).build().unwrap();
+    let errors = RefCell::new(Vec::new());
+    let asked = retry_with(&policy, |attempt| async move {
+        let after = [60, 300][usize::from(attempt.number > 1)];
+        tokio::time::sleep(MILLI * after).await;
+        Err::<(), _>("refused")
+    });
+    let noticed = asked.notify(|notice| errors.borrow_mut().push(notice.error.copied()));
+    let gave_up = noticed.await.unwrap_err();
+    assert_eq!(*errors.borrow(), [None]);
+    assert_eq!(gave_up.error(), Some(&"refused"), "the last one");
+}
+
+#[tokio::test(start_paused = true)]
 async fn hedges_count_towards_max_retries() {
     let there = there(10.0);
     let script = [Behaviour::Fail(60, Failure::ambiguous())];
