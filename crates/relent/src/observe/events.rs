@@ -66,7 +66,7 @@ pub(super) fn queued(queued: &Queued, destination: Option<&str>) {
     tracing::info!(
         target: TARGET,
         {
-            relent.attempt = queued.attempt,
+            relent.attempt = i64::from(queued.attempt),
             relent.by = queued.by.name(),
             relent.at_most = queued.at_most.map(|at_most| at_most.as_secs_f64()),
             relent.destination = destination,

@@ -60,6 +60,15 @@ impl Visit for Texts<'_> {
         self.0.insert(field.name(), value.to_owned());
     }
 
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        let own = field.name().starts_with("relent.");
+        assert!(
+            !own,
+            "{field} = {value}: OpenTelemetry has no unsigned numbers"
+        );
+        self.record_debug(field, &value);
+    }
+
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.0.insert(field.name(), format!("{value:?}"));
     }
