@@ -398,7 +398,7 @@ impl<'w> Call<'w> {
         }
     }
 
-    /// For a caller without a time limit: how long after the start, or the last progress, an attempt
+    /// For a caller without a time limit: how long after the start, progress or activity, an attempt
     /// may start, by the circuit breaker of the policy. `None` if there is a time limit, or no
     /// destination with a breaker.
     #[inline]
@@ -437,10 +437,13 @@ impl<'w> Call<'w> {
         self.session.remaining(environment.policy(), now)
     }
 
-    /// Restarts the backoff, such as after activity while polling. Time limits are not moved.
+    /// Restarts the backoff, such as after activity while polling. `max_elapsed` and the deadline are
+    /// not moved; the limits of the circuit breaker count from now, unless the call is queued.
     pub fn reset<E: Environment>(&mut self, environment: &E) {
         let now = self.now(environment);
-        self.session.reset(now);
+        // A queue knows the call by the time since which it asks.
+        let since = self.blocked_by().map_or(now, |_| self.session.since());
+        self.session.reset(since);
     }
 
     /// Restarts the backoff during a delay that ends at `until`. Returns the remaining delay, which is
@@ -450,6 +453,10 @@ impl<'w> Call<'w> {
         environment: &mut E,
         until: Instant,
     ) -> Duration {
+        if self.blocked_by().is_some() {
+            self.reset(environment);
+            return until.saturating_since(self.now(environment));
+        }
         let now = self.now(environment);
         let (policy, _, random) = environment.parts();
         let until = self.session.shorten_delay(policy, now, until, random);

@@ -296,7 +296,8 @@ impl<K: Clock> Driver<'_, K> {
             .abandon_retry(&mut self.environment, failure, reason)
     }
 
-    /// Restarts the backoff. Limits do not change.
+    /// Restarts the backoff. `max_elapsed` and the deadline do not change. The limits of the
+    /// [circuit breaker](crate::policy::CircuitBreakerConfig) count from now, unless the call is queued.
     pub fn reset(&mut self) {
         self.call.reset(&self.environment);
     }

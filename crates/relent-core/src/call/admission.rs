@@ -281,7 +281,7 @@ impl Call<'_> {
         let policy = environment.policy();
         AdmissionRequest {
             id: 0,
-            since: self.session.started(),
+            since: self.session.since(),
             last_start: self.last_start(environment),
             answer_by: self.answer_by(environment),
             longest: policy.max_hint(),

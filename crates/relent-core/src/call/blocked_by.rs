@@ -76,7 +76,6 @@ impl Call<'_> {
     ) -> Option<Queued> {
         let (by, since) = self.blocked_since()?;
         let policy = environment.policy();
-        let started = self.session.started();
         let last = self.last_start(environment);
         let latest = match by {
             BlockedBy::Cooldown => until,
@@ -85,7 +84,11 @@ impl Call<'_> {
                 let circuit_breaker = policy
                     .circuit_breaker()
                     .unwrap_or(&CircuitBreakerConfig::DEFAULT);
-                last.min(started.saturating_add(circuit_breaker.max_queue_time))
+                last.min(
+                    self.session
+                        .since()
+                        .saturating_add(circuit_breaker.max_queue_time),
+                )
             }
         };
         Some(Queued {

@@ -58,7 +58,7 @@ impl Call<'_> {
             Stage::Waiting { by, answer_by, .. } => {
                 let caller = Waiter {
                     until: answer_by,
-                    since: self.session.started(),
+                    since: self.session.since(),
                     id: entered.id,
                 };
                 destination.leave(&caller, by == BlockedBy::Cooldown, now);

@@ -6,10 +6,11 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use relent::clock::VirtualClock;
+use relent::clock::{Clock, VirtualClock};
 use relent::driver::{Decision, Driver, NextStep};
 use relent::failure::{Cause, Network};
 use relent::policy::HedgeConfig;
+use relent::random::FixedRandom;
 use relent::{
     Destination, Failure, GaveUp, Hint, Policy, PollOutcome, StopReason, blocking, poll_until,
     retry, retry_mut,
@@ -332,6 +333,72 @@ async fn progress_extends_the_limit_without_a_deadline() {
         };
         clock.advance(after);
     }
+}
+
+/// A restart of the server interrupts a transfer of ten minutes. Its time in the queue counts from its progress, and not
+/// from its start.
+#[test]
+fn a_long_transfer_outlasts_a_short_outage_after_its_progress() {
+    let (policy, clock) = (with_deadline(3600 * SECOND), VirtualClock::new());
+    let there = Destination::new(&policy).with_random(FixedRandom::at(0.5));
+    let driver = Driver::builder(&policy, &clock).destination(&there);
+    let mut driver = driver.seed(1).start();
+    let (mut up, mut was_queued) = (None, false);
+    loop {
+        match driver.enter(None) {
+            NextStep::Start(permit) => driver.on_attempt(permit),
+            NextStep::Wait { after, .. } => {
+                was_queued = true;
+                clock.advance(after);
+                continue;
+            }
+            NextStep::Stop(stop) => panic!("{}", stop.reason),
+        };
+        let decision = match up {
+            None => {
+                clock.advance(600 * SECOND);
+                up = Some(clock.elapsed() + 5 * SECOND);
+                driver.on_progress();
+                driver.on_failure(&Failure::network(Network::Truncated))
+            }
+            Some(up) if clock.elapsed() < up => driver.on_failure(&refused()),
+            Some(_) => break driver.on_success(),
+        };
+        match decision {
+            Decision::Retry { after } => clock.advance(after),
+            Decision::Stop(stop) => panic!("{}", stop.reason),
+        }
+    }
+    assert!(was_queued);
+}
+
+/// Activity while a call is queued changes no limit there, and not the place in the queue.
+#[test]
+fn activity_in_the_queue_of_a_circuit_breaker_leaves_nothing_behind() {
+    let (there, clock) = (standard(), VirtualClock::new());
+    while !there.is_down() {
+        let failing = blocking::retry(Policy::STANDARD, || Err::<(), _>("refused"));
+        let _ = failing.destination(&there).clock(&clock).run();
+    }
+    let start = || {
+        Driver::builder(Policy::STANDARD, &clock)
+            .destination(&there)
+            .start()
+    };
+    let (mut probe, mut driver) = (start(), start());
+    let _running = probe.enter(None);
+    let NextStep::Wait { until, .. } = driver.enter(None) else {
+        unreachable!("the destination is down, and a probe runs");
+    };
+    clock.advance(SECOND / 1000);
+    driver.reset();
+    assert_eq!(
+        driver.shorten_delay(until),
+        until.saturating_since(driver.clock().now())
+    );
+    assert_eq!(there.queued_while_down(), 1);
+    drop(driver);
+    assert_eq!(there.queued_while_down(), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -37,6 +37,8 @@ enum Step {
     Succeed(usize),
     Fail(usize, u8),
     Progress(usize),
+    /// Activity, whatever the call waits for.
+    Reset(usize),
     Cancel(usize),
     Leave(usize),
     /// Later callers use this policy, and so does the destination.
@@ -53,6 +55,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => any::<usize>().prop_map(Step::Succeed),
         6 => (any::<usize>(), 0..4_u8).prop_map(|(who, how)| Step::Fail(who, how)),
         1 => any::<usize>().prop_map(Step::Progress),
+        1 => any::<usize>().prop_map(Step::Reset),
         1 => any::<usize>().prop_map(Step::Cancel),
         1 => any::<usize>().prop_map(Step::Leave),
         1 => any::<usize>().prop_map(Step::Reload),
@@ -120,6 +123,7 @@ fn run(policies: &[Policy], steps: &[Step], exact: bool) {
             | Step::Succeed(who)
             | Step::Fail(who, _)
             | Step::Progress(who)
+            | Step::Reset(who)
             | Step::Cancel(who)
             | Step::Leave(who) => callers.keys().nth(who % count).copied(),
             Step::Come => {
@@ -200,6 +204,11 @@ fn run(policies: &[Policy], steps: &[Step], exact: bool) {
                 call.progressed(at);
                 caller.paid = 0;
             }
+            (Step::Reset(_), State::Between) => {
+                let until = Instant::from_nanos(clock.nanos.get()).saturating_add(SECOND);
+                assert!(call.shorten_delay(at, until) <= SECOND);
+            }
+            (Step::Reset(_), State::Running) => call.reset(at),
             (Step::Cancel(_), State::Between | State::Running) => {
                 call.cancel(at);
                 spent += core::mem::take(&mut caller.paid);

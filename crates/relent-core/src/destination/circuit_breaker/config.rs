@@ -20,8 +20,8 @@ pub struct CircuitBreakerConfig {
     /// Longest time between two probes. After a timeout, queued requests probe once in the time of three
     /// requests at the normal rate, if that is longer, and at least every 20 s.
     pub max_probe: Duration,
-    /// Longest time a request is queued, counted from when it was made, whatever its other limits are.
-    /// The driver enforces it.
+    /// Longest time a request is queued, counted from when it was made or last made progress, whatever
+    /// its other limits are. The driver enforces it.
     pub max_queue_time: Duration,
     /// Applies to calls with neither a deadline nor `max_elapsed`. No attempt starts later than this
     /// after the call began or last made progress, so that such a call does not wait for minutes. A

@@ -12,7 +12,7 @@ use crate::time::Instant;
 pub struct AdmissionRequest {
     /// Distinguishes the requests to one destination; chosen by the driver.
     pub id: u64,
-    /// When the request was made.
+    /// When the request was made, or last made progress. The max queue time counts from it.
     pub since: Instant,
     /// No attempt may start later than this; [`Instant::MAX`] for no limit.
     pub last_start: Instant,
