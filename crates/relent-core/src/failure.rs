@@ -73,6 +73,9 @@ pub enum Network {
     Malformed,
     /// The request itself is malformed: an invalid URL or header.
     BadRequest,
+    /// The request failed on this side, after a part of it may have been sent: its body failed, or the
+    /// task of its connection ended. That is no evidence about the destination.
+    Local,
     /// Any other failure of the transport after the request may have been sent.
     Other,
 }
@@ -93,7 +96,9 @@ impl Network {
             | Self::RefusedStream
             | Self::GoAway => FailureKind::NotProcessed,
             Self::Certificate | Self::BadRequest => FailureKind::Permanent,
-            Self::Reset | Self::Truncated | Self::Malformed | Self::Other => FailureKind::Ambiguous,
+            Self::Reset | Self::Truncated | Self::Malformed | Self::Local | Self::Other => {
+                FailureKind::Ambiguous
+            }
         }
     }
 
@@ -116,6 +121,7 @@ impl Network {
             Self::Truncated => "response_cut_short",
             Self::Malformed => "malformed_response",
             Self::BadRequest => "malformed_request",
+            Self::Local => "local_error",
             Self::Other => "network_error",
         }
     }
@@ -133,6 +139,7 @@ impl Network {
             Self::Truncated => "response cut short",
             Self::Malformed => "malformed response",
             Self::BadRequest => "malformed request",
+            Self::Local => "local error",
             Self::Other => "network error",
         }
     }

@@ -35,6 +35,7 @@ pub use tunnel::{TunnelRefused, tunnel_refused};
 /// | a SOCKS proxy opened no connection | [by its reply](SocksRefused::failure): permanent if it is a rejection, not processed if it may be temporary | [`Network::Connect`] |
 /// | HTTP/2 `REFUSED_STREAM`, `GOAWAY` below this stream | not processed | [`Network::RefusedStream`], [`Network::GoAway`] |
 /// | a kept connection closed before it took the request | not processed | [`Network::Reset`] |
+/// | the request's own body failed, for any reason | ambiguous | [`Network::Local`] |
 /// | no response in time | ambiguous | [`Cause::Timeout`] |
 /// | broken before the response began, or reset | ambiguous | [`Network::Reset`] |
 /// | [`Truncated`]: a body that ended before it was complete | ambiguous | [`Network::Truncated`] |
@@ -91,6 +92,9 @@ pub fn given_up(error: &(dyn Error + 'static)) -> Option<StopReason> {
 
 /// Classifies by the innermost cause, whether or not a layer has given up.
 fn classify_cause(error: &(dyn Error + 'static)) -> Failure {
+    if chain(error).any(is_local) {
+        return Failure::network(Network::Local);
+    }
     if chain(error).any(<dyn Error>::is::<Truncated>) {
         return Failure::network(Network::Truncated);
     }
@@ -117,6 +121,20 @@ fn classify_cause(error: &(dyn Error + 'static)) -> Failure {
         return Failure::ambiguous().cause(Cause::Timeout);
     }
     Failure::network(Network::Other)
+}
+
+/// Whether the request failed on this side: its body failed, which ends the request, or the task of its connection
+/// ended. Ask this before anything else of the [`chain`]: the causes of such an error belong to the source of the
+/// body, such as another server that it is read from. They are not about the connection of the request.
+#[must_use]
+pub fn is_local(source: Source<'_>) -> bool {
+    if let Some(error) = source.downcast_ref::<hyper::Error>() {
+        return error.is_user();
+    }
+    // In HTTP/2, hyper then resets the stream.
+    source
+        .downcast_ref::<h2::Error>()
+        .is_some_and(|error| error.is_reset() && !error.is_remote() && !error.is_library())
 }
 
 /// Whether no connection was established yet.
@@ -220,13 +238,12 @@ pub fn while_sending(source: Source<'_>) -> Option<Failure> {
         if error.is_parse() {
             return Some(Failure::network(Network::Malformed));
         }
-        if error.is_user() {
-            // The caller's own body failed; its errors are not about the connection.
-            return Some(Failure::network(Network::Other));
-        }
         if error.is_incomplete_message() {
             return Some(Failure::network(Network::Reset));
         }
+    }
+    if is_local(source) {
+        return Some(Failure::network(Network::Local));
     }
     #[cfg(feature = "rustls")]
     if let Some(error) = source.downcast_ref::<rustls::Error>() {

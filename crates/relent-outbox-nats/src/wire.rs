@@ -121,6 +121,7 @@ enum NetworkOf {
     BadRequest,
     Other,
     Malformed,
+    Local,
 }
 
 /// Serializes an attempt with its payload.

@@ -8,7 +8,8 @@ use dns_lookup::LookupError;
 use http::HeaderMap;
 use relent_core::{Cause, Failure, Network};
 use relent_http::network::{
-    chain, socks_refused, tunnel_refused, while_connecting, while_receiving, while_sending,
+    chain, is_local, socks_refused, tunnel_refused, while_connecting, while_receiving,
+    while_sending,
 };
 use relent_http::{HintOptions, RequestInfo};
 
@@ -28,6 +29,7 @@ use relent_http::{HintOptions, RequestInfo};
 /// | a certificate of either side rejected | permanent | [`Network::Certificate`] |
 /// | HTTP/2 `REFUSED_STREAM`, `GOAWAY` below this stream | not processed | [`Network::RefusedStream`], [`Network::GoAway`] |
 /// | a kept connection closed before it took the request | not processed | [`Network::Reset`] |
+/// | the request's own body failed, for any reason | ambiguous | [`Network::Local`] |
 /// | no response in time | ambiguous | [`Cause::Timeout`] |
 /// | connection closed or reset before the response began | ambiguous | [`Network::Reset`] |
 /// | response ended early | ambiguous | [`Network::Truncated`] |
@@ -61,6 +63,9 @@ pub fn classify(error: &reqwest::Error) -> Failure {
         let (facts, options) = (RequestInfo::default(), HintOptions::default());
         let failure = relent_http::classify(status, &HeaderMap::new(), facts, UNIX_EPOCH, &options);
         return failure.unwrap_or(Failure::network(Network::Other));
+    }
+    if chain(error).any(is_local) {
+        return Failure::network(Network::Local);
     }
     let lookup = chain(error).find_map(|source| source.downcast_ref::<LookupError>());
     // reqwest does not report a failed look-up of a SOCKS proxy's name as a DNS error.

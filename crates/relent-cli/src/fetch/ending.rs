@@ -232,6 +232,7 @@ fn status_of(cause: Cause) -> i32 {
             | Network::GoAway
             | Network::Reset
             | Network::BadRequest
+            | Network::Local
             | Network::Other => curl::RECEIVE,
         },
         Cause::Error

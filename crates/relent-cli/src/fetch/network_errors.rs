@@ -76,7 +76,7 @@ impl Route {
             },
             // "Connection refused", "Network is unreachable".
             Network::Connect => format!("{} ({at})", without_number(&what)),
-            Network::BadRequest | Network::Malformed | Network::Other => {
+            Network::BadRequest | Network::Malformed | Network::Local | Network::Other => {
                 format!("{cause}: {what} ({at})")
             }
             _ => format!("{cause} ({at})"),

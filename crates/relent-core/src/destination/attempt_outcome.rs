@@ -116,7 +116,8 @@ impl AttemptOutcome {
             exemption,
             // The budget pays for the call's retries, whichever destination failed.
             is_charged: matches!(failure.scope, Scope::Destination)
-                && !matches!(exemption, Exemption::Always),
+                && !matches!(exemption, Exemption::Always)
+                && !matches!(failure.cause, Cause::Network(Network::Local)),
         }
     }
 }
@@ -129,6 +130,8 @@ const fn for_breaker(failure: &Failure, concerns_all: bool) -> BreakerOutcome {
         }
         // It responded to this request, or with the redirect to the destination that failed.
         _ if !concerns_all => BreakerOutcome::Answered,
+        // The caller's own body failed, whatever the destination did.
+        (_, Cause::Network(Network::Local)) => BreakerOutcome::Unknown,
         (FailureKind::Permanent, _) => BreakerOutcome::Answered,
         (FailureKind::Throttled, _) if failure.hint.delay_nanos().is_some() => {
             BreakerOutcome::Deferred
@@ -292,6 +295,10 @@ mod tests {
             (network(Network::Certificate), "Answered responded charged"),
             // No request was sent, so nothing is known.
             (network(Network::BadRequest), "Unknown charged"),
+            // It failed on this side.
+            (network(Network::Local), "Unknown"),
+            (network(Network::Local).hop(own), "Unknown"),
+            (network(Network::Local).hop(other), "Answered responded"),
             // About one request: the destination is up, and others are not held.
             (
                 shared(throttled).scope(Scope::Request),
@@ -383,6 +390,7 @@ mod tests {
             Cause::Network(Network::Connect),
             Cause::Network(Network::GoAway),
             Cause::Network(Network::BadRequest),
+            Cause::Network(Network::Local),
             Cause::Pending,
         ];
         let hints = [

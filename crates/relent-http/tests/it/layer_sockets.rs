@@ -2,6 +2,8 @@
 
 use std::future::Future;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,6 +18,7 @@ use hyper_util::rt::TokioExecutor;
 use relent::policy::{HedgeConfig, PolicyBuilder};
 use relent::{Backoff, Jitter, Policy, StopReason, Summary};
 use relent_core::{Cause, FailureKind, Network};
+use relent_http::body::Content;
 use relent_http::network::classify_error;
 use relent_http::{BoxError, RetryLayer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -400,6 +403,35 @@ async fn the_errors_of_http2_are_classified_without_reqwest() {
         let url = http2(answer.clone()).await;
         let seen = failure(&h2, &url).await;
         assert_eq!(seen, (kind, Cause::Network(network)), "{answer:?}");
+    }
+}
+
+/// The body may be read from another server, whose connection was refused. This one has got a part of the request.
+#[tokio::test]
+async fn a_post_whose_own_body_fails_is_not_sent_again() {
+    let reads = |_, mut stream: TcpStream| async move {
+        stream.read_to_end(&mut Vec::new()).await.map(drop)
+    };
+    for kind in [io::ErrorKind::ConnectionRefused, io::ErrorKind::TimedOut] {
+        let made = Arc::new(AtomicUsize::new(0));
+        let body = Content::made_by({
+            let made = made.clone();
+            move || {
+                made.fetch_add(1, Ordering::Relaxed);
+                let piece = Ok(Frame::data(Bytes::from("a piece")));
+                StreamBody::new(stream::iter([piece, Err(io::Error::from(kind))]))
+            }
+        });
+        let post = request(Method::POST, &serve(reads).await, body);
+        let gave_up = layer().layer(client()).oneshot(post).await.unwrap_err();
+        assert_eq!(
+            (gave_up.reason(), gave_up.attempts()),
+            (StopReason::NotRepeatable, 1),
+            "{kind}"
+        );
+        let failure = classify_error(&gave_up);
+        assert_eq!(failure.cause, Cause::Network(Network::Local), "{kind}");
+        assert_eq!(made.load(Ordering::Relaxed), 1, "{kind}");
     }
 }
 

@@ -136,6 +136,7 @@ mod properties {
             Some(Network::BadRequest),
             Some(Network::Other),
             Some(Network::Malformed),
+            Some(Network::Local),
         ];
         let failed = (
             prop::sample::select(kinds.to_vec()),

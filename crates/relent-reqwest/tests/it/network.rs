@@ -1,16 +1,18 @@
 //! Classification of every failure of a real connection.
 
+use std::error::Error;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use dns_lookup::LookupError;
+use futures_util::stream;
 use relent_core::{Cause, Failure, FailureKind, Network};
 use relent_reqwest::dns::Resolver;
 use relent_reqwest::network::classify;
 use reqwest::dns::{Name, Resolve, Resolving};
-use reqwest::{Client, ClientBuilder, Url};
+use reqwest::{Body, Client, ClientBuilder, Url};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -397,6 +399,48 @@ async fn a_missing_client_certificate_is_permanent() {
         get(client, url).await,
         of(FailureKind::Permanent, Network::Certificate)
     );
+}
+
+/// Sends a POST whose body fails with this error after its first piece, to a server that only reads.
+async fn post_failing_body(http2: bool, error: Box<dyn Error + Send + Sync>) -> Failure {
+    let url = server(move |mut stream| async move {
+        if http2 {
+            stream.write_all(&frame(SETTINGS, 0, 0, &[])).await.unwrap();
+        }
+        let _ = stream.read_to_end(&mut Vec::new()).await;
+    })
+    .await;
+    let client = match http2 {
+        true => client().http2_prior_knowledge(),
+        false => client(),
+    };
+    let pieces = stream::iter([Ok("a piece"), Err(error)]);
+    let post = client.build().unwrap().post(url);
+    let error = post.body(Body::wrap_stream(pieces)).send().await;
+    classify(&error.unwrap_err())
+}
+
+/// The body may be read from another server, whose connection was refused. This one has got a part of the request.
+#[tokio::test]
+async fn an_error_of_the_requests_own_body_proves_nothing_about_the_server() {
+    const EAI_AGAIN: i32 = -3;
+    for http2 in [false, true] {
+        let errors: [Box<dyn Error + Send + Sync>; 4] = [
+            io::Error::from(io::ErrorKind::ConnectionRefused).into(),
+            io::Error::from(io::ErrorKind::TimedOut).into(),
+            LookupError::new(EAI_AGAIN).into(),
+            "the disk is gone".into(),
+        ];
+        for error in errors {
+            let name = format!("{error:?}, HTTP/2: {http2}");
+            let failure = post_failing_body(http2, error).await;
+            assert_eq!(
+                failure,
+                of(FailureKind::Ambiguous, Network::Local),
+                "{name}"
+            );
+        }
+    }
 }
 
 /// The HTTP/2 frame types and error codes used here (RFC 9113 §6, §7).
