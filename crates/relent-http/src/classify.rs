@@ -118,11 +118,21 @@ pub fn classify_listed(
     if !policy.makes_failure_of(status.as_u16()) || grpc::is_grpc(headers) {
         return None;
     }
+    Some(refused(status, headers, now, options))
+}
+
+/// The failure of a response that is none by HTTP, but that the policy or the caller refuses.
+pub(crate) fn refused(
+    status: StatusCode,
+    headers: &HeaderMap,
+    now: SystemTime,
+    options: &HintOptions,
+) -> Failure {
     let failure = Failure::ambiguous()
         .cause(Cause::Status(status.as_u16()))
         .hint(hint(headers, now, options))
         .scope(Scope::Request);
-    Some(marked(failure, headers))
+    marked(failure, headers)
 }
 
 /// Whether a response is certainly no failure: most are not, and need no clock.

@@ -229,8 +229,9 @@ impl RequestBuilder {
     /// Sets the function that decides whether to retry.
     ///
     /// It receives the number of the attempt (from 0), and either its error or its response head. It is called for
-    /// every response, including a 200. The limits of the policy still apply, as does a no-retry marker. A request
-    /// that may have taken effect is repeated only if it may run twice.
+    /// every response, including a 200. The limits of the policy still apply, as do a no-retry marker and a
+    /// `Retry-After`. A request that may have taken effect is repeated only if it may run twice. For the circuit
+    /// breaker, a refused 200 is a response of a healthy service.
     pub fn when(
         self,
         when: impl Fn(u32, Option<&AttemptError>, Option<&reqwest::Response>) -> bool

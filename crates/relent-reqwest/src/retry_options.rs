@@ -356,16 +356,21 @@ impl RetryOptions {
         span: &mut AttemptSpan,
         outcome: AttemptResult,
     ) -> Result<reqwest::Response, Box<FailedAttempt>> {
-        let judge = ResponseClassifier {
-            policy: &self.policy,
-            hints: &self.hints,
-        };
+        let judge = self.classifier();
         match outcome {
             Ok(response) if judge.is_certain_success(response.status(), response.headers()) => {
                 span.answered(response.status(), None);
                 Ok(response)
             }
             outcome => self.classify_failed(judge, template, span, outcome),
+        }
+    }
+
+    #[inline]
+    fn classifier(&self) -> ResponseClassifier<'_> {
+        ResponseClassifier {
+            policy: &self.policy,
+            hints: &self.hints,
         }
     }
 
@@ -410,7 +415,10 @@ impl RetryOptions {
         match (&self.when, classified) {
             (None, classified) => classified,
             (Some(when), Ok(response)) if when(attempt, None, Some(&response)) => {
-                let failure = Failure::ambiguous().cause(cause(response.status()));
+                let (status, headers) = (response.status(), response.headers());
+                let failure = self
+                    .classifier()
+                    .refused(status, headers, SystemTime::now());
                 Err(FailedAttempt::new(failure, LastResult::Refused(response)))
             }
             (Some(_), Ok(response)) => Ok(response),

@@ -6,7 +6,7 @@ use http::{Extensions, HeaderMap, Method, StatusCode};
 use relent::Summary;
 use relent_core::{Cause, Failure, Policy};
 
-use crate::classify::{cannot_fail, classify, classify_listed};
+use crate::classify::{cannot_fail, classify, classify_listed, refused};
 use crate::hint::HintOptions;
 use crate::no_retry_mark::given_up;
 use crate::repeatable::RequestInfo;
@@ -57,6 +57,13 @@ impl ResponseClassifier<'_> {
         let failure = classify(status, headers, facts, now, self.hints)
             .or_else(|| classify_listed(self.policy, status, headers, now, self.hints))?;
         Some(apply_inner_summary(failure, extensions))
+    }
+
+    /// The failure of a response that is [none](Self::failure), but that the caller refuses. As with a listed status,
+    /// it concerns this request only, has the hint and the mark of the response, and is ambiguous.
+    #[must_use]
+    pub fn refused(&self, status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Failure {
+        refused(status, headers, now, self.hints)
     }
 }
 

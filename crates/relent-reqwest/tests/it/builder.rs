@@ -12,6 +12,7 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use relent::policy::{BudgetConfig, Pattern, PolicyBuilder};
 use relent::{Backoff, Jitter, Policy, StopReason};
+use relent_core::Scope;
 use relent_reqwest::default_builder;
 use relent_reqwest::{AttemptError, Body, Client, Error, IdempotencyKey, KeyForm, Response};
 
@@ -235,6 +236,40 @@ async fn when_takes_precedence_over_the_status() {
             .await;
         let reason = (first >= 400).then_some(StopReason::Permanent);
         assert_eq!(ending(&never), (Some(first), reason, 1));
+    }
+}
+
+/// Such as a poll for a result. It must not hold back the other callers of a healthy service.
+#[tokio::test]
+async fn a_success_that_when_refuses_keeps_its_hint_and_concerns_one_request() {
+    let client = client(quick()).when(|_, _, _| true).traced();
+    for (fields, reason, scope) in [
+        (&[][..], StopReason::RetriesExhausted, Scope::Request),
+        (
+            &[("retry-after", "3600")],
+            StopReason::RetryLater,
+            Scope::Request,
+        ),
+        (
+            &[("relent-mark", "exhausted")],
+            StopReason::DoNotRetry,
+            Scope::Request,
+        ),
+        (
+            &[("relent-mark", "overloaded")],
+            StopReason::Overloaded,
+            Scope::Destination,
+        ),
+    ] {
+        let server = Server::script([Step::Answer(response(202, fields, "wait"))]);
+        let result = client.get(server.url("/")).send().await;
+        let (status, ended, _) = ending(&result);
+        assert_eq!((status, ended), (Some(202), Some(reason)), "{fields:?}");
+        let response = result.unwrap();
+        let trace = response.summary().trace.as_ref().unwrap();
+        for entry in trace.entries() {
+            assert_eq!(entry.failure.unwrap().scope, scope, "{fields:?}");
+        }
     }
 }
 
