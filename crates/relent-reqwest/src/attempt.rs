@@ -17,7 +17,7 @@ use crate::attempt_failure::{AttemptFailure, AttemptResult};
 use crate::body::{Body, OpenedBody, RedirectedRequest};
 use crate::client::Client;
 use crate::read_timeout::HeadTimeout;
-use crate::redirects::{CurrentRequest, RedirectWatch, unfollowed};
+use crate::redirects::{CurrentRequest, RedirectWatch, store_next_request, unfollowed};
 use crate::request_template::Template;
 use crate::retry_options::RetryOptions;
 use crate::secret::remove_credentials;
@@ -131,8 +131,10 @@ impl Future for SendFuture {
         if let (Ok(response), Some(again)) = (&outcome, this.redirected.take())
             && again.1.by(response)
         {
-            let (mut http, again) = (&again.0, again.1);
-            this.call.set(http.call(again.into_request()));
+            let (mut http, request) = (&again.0, again.1.into_request());
+            // The server has had the request once, whatever the next response says.
+            store_next_request(request.url());
+            this.call.set(http.call(request));
             outcome = ready!(this.call.poll(context));
         }
         if let Ok(response) = &outcome

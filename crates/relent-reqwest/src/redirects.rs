@@ -34,8 +34,8 @@ use reqwest::redirect::{Attempt, Policy};
 use crate::secret::redact;
 
 thread_local! {
-    /// Number of calls to tracked redirect policies on this thread.
-    static POLICY_CALLS: Cell<u32> = const { Cell::new(0) };
+    /// Number of redirects on this thread.
+    static REDIRECTS: Cell<u32> = const { Cell::new(0) };
     /// The last redirect.
     static LATEST_REDIRECT: RefCell<Option<Box<Followed>>> = const { RefCell::new(None) };
     /// Tracked policies made on this thread while a client is being built.
@@ -338,16 +338,22 @@ impl CurrentRequest {
 /// Stores a redirect. It counts as followed: if the policy stops there, the redirect itself is the response, which
 /// is not a failure.
 fn store_redirect(attempt: &Attempt<'_>) {
-    let followed = Followed {
-        url: attempt.url().clone(),
-        at: TokioClock.now(),
-    };
-    LATEST_REDIRECT.set(Some(Box::new(followed)));
+    store_next_request(attempt.url());
     if let Some(current_request) = CURRENT_REQUEST.get() {
         let number = u32::try_from(attempt.previous().len()).unwrap_or(u32::MAX);
         CURRENT_REQUEST.set(Some(current_request.redirected(attempt.status(), number)));
     }
-    POLICY_CALLS.set(POLICY_CALLS.get().wrapping_add(1));
+}
+
+/// Stores that the attempt that is polled on this thread sends another request, to this URL, because a server has
+/// responded with a redirect.
+pub(crate) fn store_next_request(url: &Url) {
+    let followed = Followed {
+        url: url.clone(),
+        at: TokioClock.now(),
+    };
+    LATEST_REDIRECT.set(Some(Box::new(followed)));
+    REDIRECTS.set(REDIRECTS.get().wrapping_add(1));
 }
 
 /// Marker of a tracked policy.
@@ -450,11 +456,11 @@ impl RedirectWatch {
     /// Polls the attempt, and stores the redirects of that poll. Also returns whether there were any.
     #[inline]
     pub(crate) fn poll<T>(&mut self, poll: impl FnOnce() -> T) -> (T, bool) {
-        let before = POLICY_CALLS.get();
+        let before = REDIRECTS.get();
         let around = CURRENT_REQUEST.replace(self.current_request);
         let polled = poll();
         self.current_request = CURRENT_REQUEST.replace(around);
-        let redirected = POLICY_CALLS.get() != before;
+        let redirected = REDIRECTS.get() != before;
         if redirected {
             self.take_redirect(before);
         }
@@ -464,7 +470,7 @@ impl RedirectWatch {
     #[cold]
     fn take_redirect(&mut self, before: u32) {
         // An enclosing attempt must not count this redirect as its own.
-        POLICY_CALLS.set(before);
+        REDIRECTS.set(before);
         if let Some(followed) = LATEST_REDIRECT.take() {
             self.followed = Some(followed);
         }

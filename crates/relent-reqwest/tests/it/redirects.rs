@@ -890,6 +890,34 @@ async fn a_long_post_is_sent_again_only_to_follow_a_redirect_with_its_body() {
     assert_eq!(sent(existing, 0, (307, "/next")).await, (1, Some(307)));
 }
 
+/// The first server has had the body before it redirects, and gets it again to follow the redirect.
+#[tokio::test]
+async fn a_long_post_that_fails_when_it_is_sent_again_is_not_retried() {
+    for fault in Fault::all() {
+        if matches!(fault, Fault::Refused) {
+            continue;
+        }
+        let step = fault.step();
+        let server = Server::answering(move |index, _| match index {
+            0 => Step::Answer(response(307, &[("location", "/next")], "")),
+            1 => step.clone(),
+            _ => Step::Answer(response(200, &[], "done")),
+        });
+        let post = client(quick()).post(server.url("/pay"));
+        let ended = post.body(vec![7; 100 << 10]).send().await;
+        let summary = match &ended {
+            Ok(response) => response.summary(),
+            Err(error) => error.summary().unwrap(),
+        };
+        assert_eq!(
+            (summary.reason, summary.attempts),
+            (Some(StopReason::NotRepeatable), 1),
+            "{fault:?}"
+        );
+        assert_eq!(server.count(), 2, "{fault:?}");
+    }
+}
+
 /// The redirect is a sign of life.
 #[tokio::test]
 async fn the_read_timeout_starts_again_with_each_redirect() {
