@@ -197,6 +197,10 @@ impl Call<'_> {
         failure: Option<&Failure>,
     ) {
         let now = self.now(environment);
+        let timed_out = failure.is_some_and(|failure| failure.cause == Cause::Timeout);
+        if timed_out && since.is_some_and(|since| self.had_little_time(environment, now, since)) {
+            return;
+        }
         if there.on_redirected(now, since, failure) {
             environment.on_cooldown();
         }

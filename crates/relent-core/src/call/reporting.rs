@@ -107,7 +107,7 @@ impl Call<'_> {
     /// Whether the call's deadline cut the attempt off before half of its normal time limit. That is no
     /// evidence about the destination: a queued request that starts in its last milliseconds would
     /// count as a timeout, and keep the breaker from releasing others.
-    fn had_little_time<E: Environment>(
+    pub(super) fn had_little_time<E: Environment>(
         &self,
         environment: &E,
         now: Instant,

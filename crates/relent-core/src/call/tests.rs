@@ -493,6 +493,33 @@ fn the_target_of_a_redirect_receives_its_outcome() {
     assert!(answered.cooldown().has_begun() && !asked.cooldown().has_begun());
 }
 
+/// As at its own destination: a deadline that leaves little time after a redirect is no evidence about its target.
+#[test]
+fn a_target_of_redirects_without_enough_time_has_no_timeouts() {
+    for (left, closes) in [(10, false), (499, false), (500, true), (1000, true)] {
+        let policy = Policy::STANDARD.clone().into_builder().deadline(SECOND);
+        let policy = policy.build().unwrap();
+        let (asked, answered) = (there(&policy), there(&policy));
+        let clock = ManualClock::default();
+        let mut at = at(&policy, &asked, &clock);
+        let left = Duration::from_millis(left);
+        for _ in 0..40 {
+            clock.advance(SECOND);
+            let mut call = Call::new(&at);
+            start(&mut call, &mut at);
+            clock.advance(SECOND - left);
+            let since = Instant::from_nanos(clock.nanos.get());
+            clock.advance(left);
+            let late = Failure::ambiguous().cause(Cause::Timeout);
+            call.redirected(&mut at, &answered, Some(since), Some(&late));
+            call.failed(&mut at, &late.hop(Hop::Elsewhere));
+        }
+        let access = answered.access();
+        let closed = access.turn(|outbound, _| outbound.circuit_breaker().unwrap().is_down());
+        assert_eq!(closed, closes, "{left:?}");
+    }
+}
+
 /// A redirect is a response, even if the destination that it leads to sends none.
 #[test]
 fn a_destination_that_redirects_has_responded() {

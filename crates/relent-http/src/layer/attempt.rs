@@ -13,7 +13,7 @@ use tower_service::Service;
 
 use super::outcome::{AttemptResult, classification, is_certain_success, known, of_error};
 use super::upstreams::{ChosenUpstream, PreviousAttempt, Upstreams};
-use super::{CallDriver, Config, FreshConnection, MapBody, Resends};
+use super::{CallDriver, Config, FreshConnection, MapBody, Resends, ServiceError};
 use crate::attempt::{AttemptSpan, AttemptStart, CrossLayerCall, RequestTemplate};
 use crate::repeatable::RequestInfo;
 use crate::replay::ReplayBody;
@@ -103,13 +103,8 @@ impl<S, K: Clock + Clone, M, N> Sender<'_, S, K, M, N> {
                 }
                 if let Some(upstreams) = &config.upstreams {
                     let (previous, uri) = (extras.previous.as_deref(), request.uri_mut());
-                    let chosen = ChosenUpstream::choose(
-                        &**upstreams,
-                        attempt.number,
-                        previous,
-                        uri,
-                        &config.clock,
-                    );
+                    let chosen =
+                        ChosenUpstream::choose(&**upstreams, attempt, previous, uri, &config.clock);
                     extras.previous = Some(Box::new(chosen.running()));
                     upstream = Some(Box::new(chosen));
                 }
@@ -181,8 +176,9 @@ impl<K: Clock> AttemptExtras<K> {
         upstreams: &dyn Upstreams,
         chosen: ChosenUpstream<K>,
         failure: Option<&Failure>,
+        is_evidence: bool,
     ) {
-        if let Some(failed) = chosen.ended(upstreams, failure) {
+        if let Some(failed) = chosen.ended(upstreams, failure, is_evidence) {
             self.previous = Some(Box::new(failed));
         }
     }
@@ -232,8 +228,12 @@ pub(super) fn conclude<R, K: Clock + Clone, M, N>(
         }
         if let (Some(chosen), Some(upstreams), Some(extras)) = (upstream, &config.upstreams, extras)
         {
-            let failure = concluded.as_ref().err().map(|failed| &failed.1);
-            extras.ended(&**upstreams, *chosen, failure);
+            let failed = concluded.as_ref().err();
+            let cut_off =
+                failed.is_some_and(|failed| matches!(failed.0, Err(ServiceError::Timeout(_))));
+            let is_evidence = !cut_off || !chosen.has_little_time(driver.policy());
+            let failure = failed.map(|failed| &failed.1);
+            extras.ended(&**upstreams, *chosen, failure, is_evidence);
         }
     }
     concluded

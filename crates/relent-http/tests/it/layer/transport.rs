@@ -10,7 +10,7 @@ use http::{Request, Response, Uri};
 use http_body_util::{Empty, Full};
 use relent::clock::TokioClock;
 use relent::policy::HedgeConfig;
-use relent::{Attempt, Destination, Policy, StopReason, Summary};
+use relent::{Attempt, Backoff, Destination, Policy, StopReason, Summary};
 use relent_core::{Cause, Failure, FailureKind, Network};
 use relent_http::body::ReplayBody;
 use relent_http::layer::{PreviousAttempt, Resends, UpstreamChoice, Upstreams};
@@ -403,6 +403,34 @@ async fn attempts_avoid_an_upstream_that_is_down_except_for_its_probes() {
     call(1000).await;
     assert_eq!(call(100).await, [100, 0], "it is back");
     assert!(destinations[0].is_normal());
+}
+
+/// Has one upstream, for retries.
+struct ForRetries(Arc<Destination>);
+
+impl Upstreams for ForRetries {
+    fn choose(&self, choice: &mut UpstreamChoice<'_>) {
+        let _ = choice.attempt() > 1 && choice.try_start(&self.0);
+    }
+}
+
+/// As at the destination of the call: a deadline that leaves little time is no evidence.
+#[tokio::test(start_paused = true)]
+async fn an_upstream_without_enough_time_has_no_timeouts() {
+    for (before, closes) in [(10, true), (490, true), (510, false), (990, false)] {
+        let upstream = Arc::new(Destination::new(Policy::STANDARD));
+        let policy = Policy::builder(Backoff::None).max_retries(1);
+        let policy = policy.deadline(Duration::from_secs(1)).build().unwrap();
+        let layer = RetryLayer::new(policy).upstreams(ForRetries(upstream.clone()));
+        let first = MockAnswer::Late(Duration::from_millis(before), 503);
+        let answers = [first, MockAnswer::Hang].into_iter().cycle().take(80);
+        let service = layer.layer(Mock::new(answers));
+        for _ in 0..40 {
+            let ended = service.clone().oneshot(get()).await;
+            assert_eq!(ending(&ended).1, 2, "{before} ms");
+        }
+        assert_eq!(upstream.is_down(), closes, "{before} ms");
+    }
 }
 
 #[tokio::test(start_paused = true)]
