@@ -128,9 +128,12 @@ impl UnfinishedUpload {
     /// There is no such body, or [`Replay::take_back`] handles it.
     pub(crate) const NOTHING: Self = Self(None);
 
-    /// The response of the attempt is returned, and the server may continue to read the body.
+    /// The response of the attempt is returned, and the server may continue to read the body. No attempt follows.
     pub(crate) fn detach(mut self) {
-        self.0 = None;
+        if let Some((progress, _)) = self.0.take() {
+            // A hedge has a progress of its own, which the call's `Replay` does not know.
+            progress.over.store(true, Ordering::Release);
+        }
     }
 }
 

@@ -202,6 +202,9 @@ where
                     let seen = Some(Cause::Status(response.status().as_u16()));
                     self.running.won(driver, &self.hedge, &racer, seen);
                     self.give_up_hedge(sender.service);
+                    if let Some(sent) = sent {
+                        sent.over().detach();
+                    }
                     return Poll::Ready(Ok(response));
                 }
                 Err(failed) => *failed,

@@ -1,20 +1,22 @@
 //! Slow requests that are joined by a hedge, in tokio's paused time.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream;
-use http::{Method, Request};
+use http::{Method, Request, Response};
 use http_body::Frame;
-use http_body_util::{Full, StreamBody};
+use http_body_util::{BodyExt, Full, StreamBody};
 use proptest::prelude::*;
 use relent::clock::TokioClock;
 use relent::destination::{Budget, Hedge};
 use relent::driver::Driver;
 use relent::policy::{BudgetConfig, HedgeConfig};
 use relent::{Attempt, Destination, Failure, Hint, StopReason};
-use relent_http::{Override, RetryLayer};
+use relent_http::body::{ReplayBody, Superseded};
+use relent_http::{BoxError, Override, RetryLayer};
 use tower::{Layer, ServiceExt};
 
 use super::mock::{Mock, MockAnswer, status};
@@ -354,4 +356,37 @@ proptest! {
             prop_assert_eq!(calls, 1);
         }
     }
+}
+
+/// As the body of any last attempt. The server responds early, and then stops reading.
+#[tokio::test(start_paused = true)]
+async fn the_body_of_a_hedge_that_won_fails_when_its_server_stops_reading() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let (ended, until_ended) = tokio::sync::oneshot::channel();
+    let ended = Arc::new(Mutex::new(Some(ended)));
+    let service = tower::service_fn(move |request: Request<ReplayBody<Full<Bytes>>>| {
+        let is_hedge = calls.fetch_add(1, Ordering::Relaxed) == 1;
+        let ended = ended.lock().unwrap().take_if(|_| is_hedge);
+        let mut body = request.into_body();
+        async move {
+            let Some(ended) = ended else {
+                return std::future::pending().await;
+            };
+            tokio::spawn(async move {
+                drop(body.frame().await);
+                let unwritten = body.frame().await;
+                let next = body.frame().await;
+                drop(unwritten);
+                let _ = ended.send(next.unwrap().map(drop));
+            });
+            Ok::<_, BoxError>(Response::new(Full::<Bytes>::default()))
+        }
+    });
+    let content = Full::from(vec![1; 1 << 20]);
+    let put = Request::put("http://service/").body(content).unwrap();
+    let result = hedged().layer(service).oneshot(put).await;
+    assert_eq!(ending(&result), (Some(200), 2, None));
+    drop(result);
+    let next = until_ended.await.unwrap();
+    assert!(next.unwrap_err().is::<Superseded>());
 }
