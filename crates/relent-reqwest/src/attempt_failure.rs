@@ -53,7 +53,7 @@ pub enum AttemptError {
     /// Either it was not the rest of the download, so bytes of two representations would have been mixed. Or it was a
     /// part when the whole was requested, or not a complete response.
     UnexpectedResponse(String),
-    /// The request's own body could not be read again.
+    /// The request's own body could not be read again, and no earlier attempt has an outcome.
     Body(io::Error),
     /// The sink returned an error.
     Sink(io::Error),

@@ -109,7 +109,10 @@ pub(crate) trait AttemptLoop {
                     let stop = self
                         .driver()
                         .on_retry_abandoned(&failure, StopReason::NotReplayable);
-                    let last = Some(LastResult::Error(AttemptError::Body(error)));
+                    // What happened to a request that was sent is worth more than why none follows.
+                    let unopened = || LastResult::Error(AttemptError::Body(error));
+                    let last = last.map_or_else(unopened, |last: Box<LastResult>| *last);
+                    let last = Some(last);
                     return Err(CallFailure { last, stop });
                 }
             };
