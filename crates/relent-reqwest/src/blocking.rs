@@ -19,6 +19,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::io::{self, Write};
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
@@ -81,8 +82,9 @@ impl RuntimeThread {
         let (done, until_done) = sync_channel(1);
         if let Some(runtime) = &self.0 {
             runtime.spawn(async move {
+                let ended = tokio::spawn(future).await;
                 // Sending fails only if the waiting thread has ended.
-                let _ = done.send(future.await);
+                let _ = done.send(ended);
             });
         }
         // A hook of a request may make requests itself. It waits on the runtime thread, which another one replaces.
@@ -90,8 +92,15 @@ impl RuntimeThread {
             true => block_in_place(|| until_done.recv()),
             false => until_done.recv(),
         };
-        let ended = |_| Error::Request("the thread of the client has ended".into());
-        received.map_err(ended)?
+        let ended = || Error::Request("the thread of the client has ended".into());
+        match received.map_err(|_| ended())? {
+            Ok(ended) => ended,
+            // A hook has panicked. The request may have been sent, and this error would deny that.
+            Err(cut_off) => match cut_off.try_into_panic() {
+                Ok(panic) => resume_unwind(panic),
+                Err(_) => Err(ended()),
+            },
+        }
     }
 }
 

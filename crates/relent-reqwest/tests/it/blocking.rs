@@ -84,3 +84,15 @@ fn a_hook_of_a_blocking_request_can_send_another_one() {
     let text = until_done.recv_timeout(TEST_TIMEOUT);
     assert_eq!(text.as_deref(), Ok("done"));
 }
+
+/// An error would say that nothing was sent, and the caller would send the payment again.
+#[test]
+fn a_panic_of_a_hook_reaches_the_blocked_caller() {
+    let server = Server::script([Step::Answer(response(200, &[], "paid"))]);
+    let post = client().post(server.url("/"));
+    let post = post.with(|request| request.when(|_, _, _| panic!("a fault of the hook")));
+    let sent = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| post.send()));
+    let panic = sent.unwrap_err();
+    assert_eq!(panic.downcast_ref(), Some(&"a fault of the hook"));
+    assert_eq!(server.count(), 1);
+}
