@@ -92,11 +92,6 @@ impl Sink for Vec<u8> {
         self.extend_from_slice(&bytes);
         Ok(())
     }
-
-    async fn no_content(&mut self, _: &Response<()>) -> io::Result<()> {
-        self.clear();
-        Ok(())
-    }
 }
 
 /// Writes the response to a file, from its beginning. Earlier content is removed when the first response begins.

@@ -683,6 +683,11 @@ async fn a_success_without_a_body_does_not_change_the_sink() {
         assert_eq!(result.unwrap().0.status(), status);
         assert_eq!(sink.sink_calls, ["no content"]);
         assert_eq!(sink.bytes, b"from before");
+        let mut cached = b"from before".to_vec();
+        let asked = request(method.clone(), &server.url("/"), &condition);
+        let result = client(quick()).download(asked, &mut cached).await;
+        assert_eq!(result.unwrap().0.status(), status);
+        assert_eq!(cached, b"from before");
 
         let whole = client(quick()).request(method, server.url("/"));
         let whole = whole.header("if-none-match", TAG);
