@@ -12,7 +12,7 @@ use http_body_util::BodyExt;
 use relent::Attempt;
 use relent::clock::TokioClock;
 use relent_core::call::Progress;
-use relent_core::{Cause, FailureKind, StopReason};
+use relent_core::{Cause, FailureKind, Scope, StopReason};
 use relent_http::attempt::{CrossLayerCall, has_content};
 use relent_http::grpc;
 use reqwest::Url;
@@ -670,6 +670,10 @@ async fn until_deadline(
     deadline: TimeLimit,
     done: impl Future<Output = io::Result<()>>,
 ) -> Result<(), Box<AttemptFailure>> {
-    let done = deadline.timeout(done).await?;
+    let done = deadline.timeout(done).await.map_err(|mut late| {
+        // The server has responded, and the sink is slow.
+        late.failure.scope = Scope::Request;
+        late
+    })?;
     done.map_err(|error| AttemptFailure::local(StopReason::Permanent, AttemptError::Sink(error)))
 }

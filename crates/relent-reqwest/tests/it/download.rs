@@ -13,6 +13,7 @@ use http::{Method, Request, Response};
 use relent::destination::Budget;
 use relent::policy::{BudgetConfig, PolicyBuilder};
 use relent::{Backoff, Destination, Failure, GaveUp, Jitter, Policy, StopReason, Summary};
+use relent_core::Scope;
 use relent_reqwest::default_builder;
 use relent_reqwest::{
     AttemptError, Body, Client, Download, DownloadHook, FailedAttempt, LastResult, Resumable, Sink,
@@ -1026,7 +1027,7 @@ impl Sink for StuckSink {
 async fn the_deadline_ends_a_sink_that_never_completes_a_write() {
     let hour = Duration::from_secs(3600);
     let server = Server::script([Step::Answer(response(200, &[], "body"))]);
-    let client = client(quick().attempt_timeout(hour / 2).deadline(hour));
+    let client = client(quick().attempt_timeout(hour / 2).deadline(hour)).traced();
     tokio::time::pause();
     let begun = tokio::time::Instant::now();
     // Paused time does not advance while a thread is blocked. This thread blocks until the sink is called.
@@ -1039,4 +1040,7 @@ async fn the_deadline_ends_a_sink_that_never_completes_a_write() {
     assert_eq!(gave_up.reason(), StopReason::Deadline);
     assert_eq!(gave_up.attempts(), 1);
     assert_eq!(begun.elapsed().as_secs(), hour.as_secs());
+    let trace = gave_up.summary().trace.as_ref().unwrap();
+    let failure = trace.entries().next().unwrap().failure.unwrap();
+    assert_eq!(failure.scope, Scope::Request, "the server has responded");
 }
