@@ -9,6 +9,7 @@ use relent_http::network::chain;
 use crate::attempt_failure::AttemptError;
 pub use crate::classify::classify;
 use crate::error::within;
+use crate::redirects::RedirectRefused;
 
 /// Classifies any error that has an error of reqwest or of this crate in its chain of sources.
 ///
@@ -56,6 +57,9 @@ fn classify_cause(error: &(dyn Error + 'static)) -> Failure {
     for source in chain(error) {
         if let Some(error) = source.downcast_ref() {
             return classify(error);
+        }
+        if source.is::<RedirectRefused>() {
+            return Failure::permanent();
         }
         if let Some(inner) = within(source) {
             return classify_cause(inner);

@@ -13,6 +13,7 @@ use http_body_util::Full;
 use relent::destination::Hedge;
 use relent::policy::{BudgetConfig, HedgeConfig, PolicyBuilder};
 use relent::{Backoff, Destination, Destinations, GaveUp, Jitter, Policy, StopReason, Summary};
+use relent_core::FailureKind;
 use relent_http::RetryLayer;
 use relent_http::layer::AnsweredBy;
 use relent_reqwest::{AttemptError, Body, Client, RetryMiddleware};
@@ -650,6 +651,8 @@ fn refused_redirect(
         (1, Some(StopReason::Permanent)),
         "{name}"
     );
+    let outside = relent_reqwest::network::classify_error(&error);
+    assert_eq!(outside.kind, FailureKind::Permanent, "{name}");
     let relent_reqwest::Error::GaveUp(gave_up) = &error else {
         panic!("{name}: {error:?}");
     };
