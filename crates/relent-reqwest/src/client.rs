@@ -213,7 +213,8 @@ impl Client {
     /// The default applies only where nothing else limits the time. An attempt timeout of the policy replaces it
     /// until the head arrives, and [`RequestBuilder::timeout`](crate::RequestBuilder::timeout) replaces it for the
     /// whole attempt. A time set here applies in addition to them. After a part of the request has been sent, it can
-    /// take up to twice this time to detect the silence.
+    /// take up to twice this time to detect the silence. If a redirect keeps a body of more than 64 KiB, the whole body
+    /// has to be sent within this time: its progress is not visible then.
     ///
     /// It also applies to an [existing client](Self::from_client), in addition to that client's own `read_timeout`.
     /// reqwest's `read_timeout` also ends a longer upload while the server is still reading; this one does not.
