@@ -108,7 +108,7 @@ pub(crate) fn run_within(
         recorder,
     };
     for index in 0..cable.stations {
-        medium.next_frame(0, index);
+        medium.next_frame(0, 0, index);
     }
     let (mut now, mut sent, mut events) = (0, 0, 0);
     let mut senders = Vec::new();
@@ -146,8 +146,8 @@ pub(crate) fn run_within(
 }
 
 impl Medium<'_> {
-    /// The station has a new frame to send, from `at` on.
-    fn next_frame(&mut self, at: u64, index: u32) {
+    /// The station gets a new frame to send at `at`, which is `now` or later.
+    fn next_frame(&mut self, now: u64, at: u64, index: u32) {
         if at >= self.cable.lasts {
             return;
         }
@@ -160,7 +160,10 @@ impl Medium<'_> {
         }
         let at = match self.cable.access {
             MediumAccess::Policy => at,
-            MediumAccess::Window(window) => self.count + u64::from(station.random.below(window)),
+            MediumAccess::Window(window) => {
+                let until = (at - now).div_ceil(self.cable.slot);
+                self.count + until + u64::from(station.random.below(window))
+            }
             MediumAccess::Share => return,
         };
         self.ready.push(Reverse((at, index)));
@@ -208,10 +211,11 @@ impl Medium<'_> {
         let budget = budget(&self.budgets, index);
         let station = &mut self.stations[index as usize];
         station.session.on_success(budget);
-        let made = station.made;
+        // A count may take less than a slot, and so end before the frame was due.
+        let made = station.made.min(now);
         self.recorder.on_execution();
         self.recorder.on_success(index, index, made, now);
-        self.next_frame(now, index);
+        self.next_frame(now, now, index);
     }
 
     /// The station collided with others: the frame is lost.
@@ -249,7 +253,7 @@ impl Medium<'_> {
                 now
             }
         };
-        self.next_frame(at.max(now), index);
+        self.next_frame(now, at.max(now), index);
     }
 }
 

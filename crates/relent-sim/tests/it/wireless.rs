@@ -97,3 +97,24 @@ fn the_best_window_reaches_the_maximum_of_the_paper() {
         assert!((efficiency - most).abs() < 0.01, "{efficiency} of {most}");
     }
 }
+
+/// A station whose caller goes away before the end of a delay has its next frame only then.
+#[test]
+fn a_frame_never_arrives_before_its_station_has_it() {
+    let text = format!(
+        r#"
+        clients.arrivals.saturated = {{ clients = 20, for = "20s" }}
+        clients.deadline = "50ms"
+        [service.model.medium]
+        slot = "50us"
+        rate = 1e6
+        frame = {PAYLOAD:.0}
+        access = {{ window = 8 }}
+        "#
+    );
+    let scenario = Scenario::parse(&text).unwrap();
+    let metrics = run(&scenario, Policy::PATIENT, 1).unwrap();
+    assert!(metrics.successes > 100, "{metrics:?}");
+    // Beside its deadline, a frame is sent for 8 ms.
+    assert!(metrics.p999_ms.unwrap() < 20_000.0, "{metrics:?}");
+}
