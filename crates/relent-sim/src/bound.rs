@@ -1,5 +1,7 @@
 //! An upper bound of the goodput, which no policy exceeds.
 
+use relent_core::FailureKind;
+
 use crate::arrivals::requests;
 use crate::scenario::{Arrivals, Effect, Model, SECOND, Scenario, ServiceTime, Span};
 
@@ -14,6 +16,8 @@ use crate::scenario::{Arrivals, Effect, Model, SECOND, Scenario, ServiceTime, Sp
 /// mean cost, so no other order completes more (Moore, 1968). The largest flow through a network is concave in its
 /// capacities, so the mean over seeds does not exceed the result for the mean rate. A single run can be slightly
 /// above it.
+///
+/// If requests may not run twice, a policy with `assume_repeatable` repeats them all the same, and may exceed it.
 ///
 /// It remains a bound although it ignores service and network times, attempt timeouts, short queues, the cost of
 /// rejections and restarts of clients.
@@ -69,11 +73,17 @@ pub fn bound(scenario: &Scenario, seed: u64) -> Result<f64, &'static str> {
         done += 1;
         next = next.max(rates.work(begins)) + 1.0;
     }
-    // A request that may have run is not repeated: one service for each.
+    // A request that may have run is not repeated: one service for each, or one for each answer if the errors of the
+    // service prove that the request did not run.
     let kept = 1.0 - scenario.network.loss;
-    let once = match scenario.clients.repeatable {
-        true => 1.0,
-        false => (1.0 - service.failures) * kept * kept,
+    let may_run = !matches!(
+        service.failure().kind,
+        FailureKind::NotProcessed | FailureKind::Throttled
+    );
+    let once = match (scenario.clients.repeatable, may_run) {
+        (true, _) => 1.0,
+        (false, true) => (1.0 - service.failures) * kept * kept,
+        (false, false) => kept * kept,
     };
     Ok((done as f64 / requests.len().max(1) as f64).min(once))
 }
@@ -229,6 +239,24 @@ mod tests {
              clients.repeatable = false
              service.failures = 0.25";
         assert_eq!(of(text, 1..2), 0.75);
+    }
+
+    /// A refused connection and a 429 prove that the request did not run, so it may be repeated.
+    #[test]
+    fn the_bound_allows_retries_of_failures_that_prove_that_nothing_ran() {
+        for form in ["failures_as = \"refused\"", "status = 429"] {
+            let text = format!(
+                "clients.arrivals.herd = {{ clients = 40 }}
+                 clients.repeatable = false
+                 [service]
+                 failures = 0.25
+                 {form}"
+            );
+            let scenario = Scenario::parse(&text).unwrap();
+            let metrics = run_bounded(&scenario, Policy::PATIENT, 1, 1_000_000).unwrap();
+            assert!(metrics.goodput > 0.9, "{form}: {}", metrics.goodput);
+            assert!(of(&text, 1..2) >= metrics.goodput, "{form}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use relent_core::admission::ShedderConfig;
+use relent_core::{Cause, Failure, Network, Scope};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
@@ -250,6 +251,44 @@ impl Default for Service {
             shedder: None,
         }
     }
+}
+
+impl Service {
+    /// The failure that a caller sees in an error or a rejection without Retry-After.
+    pub(crate) fn failure(&self) -> Failure {
+        match self.failures_as {
+            FailuresAs::Status => failure_of_status(self.status),
+            FailuresAs::Reset => Failure::network(Network::Reset),
+            FailuresAs::Refused => Failure::network(Network::Connect),
+        }
+    }
+
+    /// The failure that a caller sees in a rejection with a Retry-After, without its hint.
+    pub(crate) fn failure_with_retry_after(&self) -> Failure {
+        let cause = Cause::Status(self.status);
+        match self.status {
+            408 | 503 => Failure::not_processed().cause(cause),
+            413 => Failure::not_processed().cause(cause).scope(Scope::Request),
+            _ => failure_of_status(self.status),
+        }
+    }
+}
+
+/// The kind and the scope of a status of 400 or above without a hint, as HTTP clients of Relent see them.
+fn failure_of_status(status: u16) -> Failure {
+    let failure = match status {
+        421 | 425 => Failure::not_processed(),
+        429 => Failure::throttled(),
+        408 => Failure::ambiguous(),
+        400..=499 | 501 | 505 | 511 => Failure::permanent(),
+        _ => Failure::ambiguous(),
+    };
+    let scope = match status {
+        408 | 429 => Scope::Destination,
+        400..=499 => Scope::Request,
+        _ => Scope::Destination,
+    };
+    failure.cause(Cause::Status(status)).scope(scope)
 }
 
 impl ServiceTime {

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use relent_core::call::{Call, Environment, NextStep, RaceAttempt, RaceOutcome};
 use relent_core::destination::{Budget, Destination, Hedge};
-use relent_core::{
-    Cause, Decision, Failure, Hint, HintSource, Instant, Network, Policy, Repeatable,
-};
+use relent_core::{Cause, Decision, Failure, Hint, HintSource, Instant, Policy, Repeatable};
 
 use super::{World, destinations_per_layer};
 use crate::call_times::Ended;
@@ -17,7 +15,7 @@ use crate::client::{Attempt, Client, Event, NO_CLIENT_OR_ATTEMPT, Reply};
 use crate::destinations::OneThread;
 use crate::queue::Fifo;
 use crate::random_stream::{CLOCKS, SESSIONS, Stream};
-use crate::scenario::{Arrivals, DestinationOf, FailuresAs, Hears, Model};
+use crate::scenario::{Arrivals, DestinationOf, Hears, Model};
 use crate::slab::Key;
 
 /// The environment of a call for one step.
@@ -336,33 +334,20 @@ impl World<'_> {
 
     /// How an attempt failed; `None` if it succeeded.
     fn failure(&self, now: u64, attempt: Key, reply: Reply) -> Option<Failure> {
-        let status = Cause::Status(self.scenario.service.status);
+        let service = &self.scenario.service;
         Some(match reply {
             Reply::Success => return None,
-            Reply::Failure => match self.scenario.service.failures_as {
-                FailuresAs::Status if self.scenario.service.status == 429 => {
-                    Failure::throttled().cause(status)
-                }
-                FailuresAs::Status => Failure::ambiguous().cause(status),
-                FailuresAs::Reset => Failure::network(Network::Reset),
-                FailuresAs::Refused => Failure::network(Network::Connect),
-            },
+            Reply::Failure => service.failure(),
             Reply::Refused => {
-                let after = self.scenario.service.retry_after.unwrap_or_default();
-                let refused = match self.scenario.service.status {
-                    // With a Retry-After these statuses mean that the request was not processed.
-                    408 | 503 => Failure::not_processed(),
-                    429 => Failure::throttled(),
-                    _ => Failure::ambiguous(),
-                };
+                let after = service.retry_after.unwrap_or_default();
                 let hint = Hint::after(Duration::from_nanos(after));
                 let hint = hint.from_source(HintSource::header("retry-after"));
-                refused.cause(status).hint(hint)
+                service.failure_with_retry_after().hint(hint)
             }
             Reply::Conflict => Failure::conflict(),
             Reply::Pending => Failure::pending(),
             Reply::Exhausted => Failure::ambiguous()
-                .cause(status)
+                .cause(Cause::Status(service.status))
                 .hint(Hint::do_not_retry()),
             Reply::Throttled => {
                 let ahead = self.clock_ahead(self.attempts[attempt.index].client);

@@ -400,6 +400,24 @@ fn callers_see_failures_in_the_form_that_the_service_sets() {
     assert_eq!(goodput(&[("service.failures_as", "refused")]), 1.0);
 }
 
+/// The kinds of statuses are those of the HTTP clients.
+#[test]
+fn a_status_that_a_retry_cannot_cure_is_not_retried() {
+    let goodput = |status: u16| {
+        let changes = [
+            ("service.fast_failures", "{ every_first = 1 }"),
+            ("service.status", &status.to_string()),
+        ];
+        stream(&retries(1), &changes).goodput
+    };
+    for status in [408, 421, 425, 429, 500, 502, 503, 504, 529] {
+        assert_eq!(goodput(status), 1.0, "{status}");
+    }
+    for status in [400, 404, 409, 413, 501, 505, 511] {
+        assert_eq!(goodput(status), 0.0, "{status}");
+    }
+}
+
 /// The files load, and each everyday scenario has a description.
 #[test]
 fn everyday_scenarios_and_grids_load() {
