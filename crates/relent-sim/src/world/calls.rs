@@ -162,6 +162,16 @@ impl World<'_> {
         own.min(self.deadline_above(client.parent))
     }
 
+    /// Whether the caller goes away without an outcome. A policy that has the same deadline ends the call itself, as
+    /// in production.
+    #[inline]
+    fn goes_away(&self, now: u64, index: u32) -> bool {
+        now >= self.deadline(index) && {
+            let session = self.clients[index].call.session();
+            session.remaining(self.policy, Instant::from_nanos(now)) != Some(Duration::ZERO)
+        }
+    }
+
     /// The time at which the client that made this attempt goes away, if the deadline propagates to the layer below.
     #[inline]
     fn deadline_above(&self, parent: Key) -> u64 {
@@ -253,10 +263,9 @@ impl World<'_> {
     /// The wait of a call is over.
     pub(super) fn on_time(&mut self, now: u64, index: u32) {
         let destination = self.clients[index].destination;
-        if now >= self.deadline(index) {
-            self.end(now, index, Some(Reply::Failure));
-        } else {
-            self.ask(now, index);
+        match self.goes_away(now, index) {
+            true => self.end(now, index, Some(Reply::Failure)),
+            false => self.ask(now, index),
         }
         self.wake(now, destination);
     }
@@ -312,7 +321,7 @@ impl World<'_> {
     pub(super) fn on_timeout(&mut self, now: u64, attempt: Key) {
         let index = self.attempts[attempt.index].client;
         let destination = self.clients[index].destination;
-        if now >= self.deadline(index) {
+        if self.goes_away(now, index) {
             self.end(now, index, Some(Reply::Failure));
         } else {
             let failure = Failure::ambiguous().cause(Cause::Timeout);

@@ -260,6 +260,23 @@ fn standard_and_patient_behave_in_outages_as_simulated() {
     }
 }
 
+/// At the deadline the policy ends the call, and reports an attempt that it cuts off. The simulated caller, which has
+/// the same deadline, does not go away before.
+#[test]
+fn a_policy_with_the_deadline_of_its_callers_ends_calls_as_simulated() {
+    for (attempt_timeout, seed) in [(None, 1), (Some(1), 2)] {
+        let scenario = Scenario::parse_with(OUTAGES, &[("clients.deadline", "3s")]).unwrap();
+        for policy in [Policy::STANDARD, Policy::PATIENT] {
+            let mut policy = policy.clone().into_builder();
+            if let Some(timeout) = attempt_timeout {
+                policy = policy.attempt_timeout(Duration::from_secs(timeout));
+            }
+            let policy = policy.deadline(Duration::from_secs(3)).build().unwrap();
+            assert_same(&scenario, &policy, seed);
+        }
+    }
+}
+
 fn secs(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
