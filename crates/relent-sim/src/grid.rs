@@ -167,6 +167,19 @@ impl Axis {
     }
 }
 
+impl CellResult {
+    /// The result of a run that was given up: it counts as no success, and misses every bound.
+    const fn given_up(off: f64) -> Self {
+        Self {
+            off,
+            late: 0.0,
+            attempts: f64::INFINITY,
+            held_s: f64::INFINITY,
+            answer_s: f64::INFINITY,
+        }
+    }
+}
+
 impl Bounds {
     /// The bounds that this result misses, as text.
     #[must_use]
@@ -210,11 +223,7 @@ pub fn play(
                 held_s: metrics.held_answered.map_or(0.0, |times| times.max_s),
                 answer_s: metrics.back.map_or(0.0, |times| times.max_s),
             },
-            None => CellResult {
-                off,
-                attempts: f64::INFINITY,
-                ..CellResult::default()
-            },
+            None => CellResult::given_up(off),
         };
         let first = off(seed);
         let results = policies.iter().map(|policy| {
@@ -294,6 +303,17 @@ mod tests {
         assert!(missed(2, 0)[0].starts_with("lost 0."), "{:?}", missed(2, 0));
         for (cell, name) in names.iter().enumerate() {
             assert_eq!(missed(cell, 1), [""; 0], "{name}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_was_given_up_misses_every_grid_bound() {
+        let given_up = CellResult::given_up(1.0);
+        for bound in ["lost", "attempts", "held_s", "answer_s"] {
+            let grid = format!("{}{bound} = 0.5", GRID.split("lost =").next().unwrap());
+            let bounds = Grid::parse(&grid).unwrap().bounds;
+            assert_eq!(bounds.missed(&given_up).len(), 1, "{bound}");
+            assert_eq!(bounds.missed(&mean(&[given_up; 4])).len(), 1, "{bound}");
         }
     }
 
