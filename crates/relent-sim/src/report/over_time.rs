@@ -139,7 +139,7 @@ const fn is_herd(scenario: &Scenario) -> bool {
 fn limit_line(scenario: &Scenario) -> Option<(f64, &'static str)> {
     match (&scenario.service.limiter, scenario.service.model) {
         (Some(limiter), _) => Some((limiter.rate, "limit")),
-        (None, Model::Queue) => Some((scenario.service.capacity, "capacity")),
+        (None, Model::Queue) => Some((scenario.capacity(), "capacity")),
         (None, _) => None,
     }
 }
@@ -341,4 +341,21 @@ fn describe(
         );
     }
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Requests of the cost 1 and 5, in equal numbers, cost 3 on average.
+    #[test]
+    fn the_capacity_line_counts_requests_of_the_mean_cost() {
+        let scenario = Scenario::parse(
+            "clients.arrivals.herd = { clients = 3 }
+             clients.classes = [{ name = \"a\", share = 1 }, { name = \"b\", share = 1, cost = 5 }]
+             service.capacity = 300",
+        )
+        .unwrap();
+        assert_eq!(limit_line(&scenario), Some((100.0, "capacity")));
+    }
 }
