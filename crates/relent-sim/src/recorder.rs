@@ -7,10 +7,10 @@ use crate::event_log::EventLog;
 use crate::latency::Latencies;
 use crate::metrics::{ClassCount, Layer, Metrics};
 use crate::recording::Recording;
-use crate::scenario::{Arrivals, Effect, SECOND, Scenario};
+use crate::scenario::{Arrivals, Effect, RECOVERY_SECONDS, SECOND, Scenario};
 
 /// The number of consecutive good seconds that count as recovered, and the share of prompt requests in them.
-const GOOD_SECONDS: usize = 10;
+const GOOD_SECONDS: usize = RECOVERY_SECONDS as usize;
 const GOOD_PROMPT_SHARE: f64 = 0.99;
 /// The time after the outage in which the peak is sought.
 const PEAK_SECONDS: usize = 120;

@@ -19,6 +19,9 @@ pub use service::{
 pub(crate) use words::SECOND;
 use words::nanos;
 
+/// The number of consecutive good seconds that count as recovered.
+pub(crate) const RECOVERY_SECONDS: u64 = 10;
+
 /// Clients, a network and a service.
 ///
 #[doc = include_str!("../scenarios/FORMAT.md")]
@@ -262,10 +265,13 @@ impl Scenario {
         self.outages.iter().map(Outage::end).max()
     }
 
-    /// The time from which the service can recover: the end of the last outage, if requests are made after it.
+    /// The time from which the service can recover: the end of the last outage, if requests are made in at least the
+    /// ten whole seconds after it that a [recovery](crate::Metrics::ttr_s) takes to be seen.
     #[must_use]
     pub fn recovery_begins(&self) -> Option<u64> {
-        self.outages_end().filter(|end| *end < self.arrivals_end())
+        let seen = |end: u64| end.div_ceil(SECOND) + RECOVERY_SECONDS;
+        self.outages_end()
+            .filter(|end| seen(*end) <= self.arrivals_end() / SECOND)
     }
 }
 

@@ -137,15 +137,17 @@ fn a_scenario_error_is_plain_text_and_suggests_the_nearest_name() {
 }
 
 #[test]
-fn an_outage_until_the_last_request_has_no_recovery() {
+fn an_outage_has_a_recovery_only_if_ten_seconds_of_requests_follow_it() {
     let ends = |lasts: &str| {
         let text = "clients.arrivals.poisson = { rate = 9, for = \"20s\" }\n\
             outages = [{ at = \"5s\", for = \"LASTS\", effect = \"stall\" }]";
         let scenario = Scenario::parse(&text.replace("LASTS", lasts)).unwrap();
         scenario.recovery_begins()
     };
-    assert_eq!(ends("14s"), Some(19 * SECOND));
-    assert_eq!(ends("15s"), None);
+    assert_eq!(ends("5s"), Some(10 * SECOND));
+    for too_long in ["5001ms", "14s", "15s"] {
+        assert_eq!(ends(too_long), None, "{too_long}");
+    }
 }
 
 #[test]
