@@ -249,7 +249,12 @@ fn advice(args: &AdviseArgs) -> Result<PolicyAdvice, ExitError> {
                         "give the unit of its bounds with --unit",
                     )
                     .replace("so name one of", "so name one with --metric, of");
-                ExitError::usage(format!("{}: {error}", metrics.display()))
+                match (error.strip_prefix("the earlier metrics: "), &args.baseline) {
+                    (Some(error), Some(file)) => {
+                        ExitError::usage(format!("{}: {error}", file.display()))
+                    }
+                    _ => ExitError::usage(format!("{}: {error}", metrics.display())),
+                }
             })?
         }
         (Some(_), Some(_)) => {
@@ -344,7 +349,7 @@ fn comparison(
     }
     let mut text = format!(
         "\n# Comparison with other policies, simulated with {} from {}: goodput, and attempts per request. bound \
-         is the\n# optimum. Policies without an attempt timeout of their own use the same one.\n#\n",
+         is the\n# optimum. The attempt timeout above limits the attempts of all policies.\n#\n",
         counted(seeds.len() as u64, "seed"),
         seeds.first().copied().unwrap_or_default()
     );

@@ -378,6 +378,19 @@ fn advice_is_a_policy_file_with_a_comparison_and_a_report() {
     let ran = run(&[&args[..2], &since[..4]].concat());
     assert_eq!(ran.status, 2);
     assert!(ran.stderr.contains("--unit"), "{}", ran.stderr);
+    // An error in the earlier metrics names their file and their line.
+    std::fs::write(
+        &metrics,
+        histogram
+            .replace("seconds", "latency")
+            .replace("9990", "many"),
+    )
+    .unwrap();
+    let ran = run(&[&args[..2], &since].concat());
+    assert_eq!(ran.status, 2);
+    let named = format!("{metrics}: a bucket is written");
+    assert!(ran.stderr.contains(&named), "{}", ran.stderr);
+    assert!(ran.stderr.contains("(line 2)"), "{}", ran.stderr);
 
     let without = run(&["advise", &service]);
     assert_eq!(without.status, 2);

@@ -89,8 +89,8 @@ pub struct HistogramOptions<'a> {
 /// ```
 ///
 /// # Errors
-/// No such histogram, or several and no name; a line of it that cannot be parsed, with its number; contradictory
-/// counts; no unit; too few observations.
+/// No such histogram, or several and no name, also in the earlier scrape; a line of it that cannot be parsed, with its
+/// number; contradictory counts; no unit; too few observations.
 pub fn histogram(text: &str, options: HistogramOptions<'_>) -> Result<Latency, ScenarioError> {
     let HistogramOptions {
         metric,
@@ -114,7 +114,9 @@ pub fn histogram(text: &str, options: HistogramOptions<'_>) -> Result<Latency, S
         ))
     })?;
     if let Some(earlier) = since {
-        found.count_since(&FoundHistogram::read(earlier, wanted.as_ref())?);
+        let earlier = FoundHistogram::read(earlier, wanted.as_ref())
+            .map_err(|error| error.about("the earlier metrics"))?;
+        found.count_since(&earlier);
     }
     let buckets = found.added_up(text)?;
     let mut points = quantiles(text, &buckets, unit.nanos())?;
@@ -560,6 +562,18 @@ up 1
         let latency = histogram(&after, options).unwrap();
         // 1,100 of 2,000 are fast.
         assert!((latency.quantile(0.5) - 1e9 / 11.0).abs() < 1e3);
+        let damaged = before.replace("5000", "many");
+        for (since, part) in [
+            (damaged.as_str(), "the earlier metrics: a bucket is written"),
+            ("up 1", "the earlier metrics: no histogram"),
+        ] {
+            let options = HistogramOptions {
+                since: Some(since),
+                ..HistogramOptions::default()
+            };
+            let error = histogram(&after, options).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
         let nothing = HistogramOptions {
             since: Some(&after),
             ..HistogramOptions::default()

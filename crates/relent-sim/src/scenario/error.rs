@@ -59,6 +59,14 @@ impl ScenarioError {
         }
     }
 
+    /// Names the text that the error is about.
+    pub(crate) fn about(self, text: &str) -> Self {
+        Self {
+            message: format!("{text}: {}", self.message),
+            ..self
+        }
+    }
+
     pub(crate) fn change(change: &str, message: &str) -> Self {
         Self {
             message: format!("{change}: {}", plain(message)),
