@@ -32,6 +32,9 @@ pub use latency::{Latency, Quantiles};
 
 use description::Size;
 
+/// A simulated service whose requests take this many times as long as described is another service.
+const MAX_SLOWNESS: f64 = 1.5;
+
 /// The format of a description, with every key and its default (Markdown).
 pub const FORMAT: &str = include_str!("advise/SERVICE.md");
 
@@ -75,8 +78,13 @@ fn description_warnings(service: &Description, latency: &Latency, size: Size) ->
             policy::figure(size.capacity)
         ));
     }
-    if service.concurrency.is_none() && f64::from(size.workers) * f64::from(service.nodes) < 1.0 {
-        description_warnings.push("the service does less than one request at a time".to_owned());
+    if size.slowness > MAX_SLOWNESS {
+        description_warnings.push(format!(
+            "a request takes {} on average, so a node with this capacity processes less than one request at a time; \
+             a simulated request takes {}, so the comparison is of another service",
+            policy::time(latency.mean()),
+            policy::time(latency.mean() * size.slowness)
+        ));
     }
     let p999 = latency.quantile(0.999);
     if p999 > service.deadline as f64 {
@@ -100,4 +108,31 @@ fn description_warnings(service: &Description, latency: &Latency, size: Size) ->
         );
     }
     description_warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A worker of a node does 200 requests of 5 ms per second, and 50 are described.
+    #[test]
+    fn a_capacity_below_one_request_at_a_time_is_warned_of() {
+        let warns = |service: &str| {
+            let text = format!(
+                "rate = 20\nprocesses = 4\ndeadline = \"10s\"\nrepeatable = true\n{service}\n\
+                 latency = {{ p50 = \"5ms\", p99 = \"10ms\" }}"
+            );
+            let service = Description::parse(&text).unwrap();
+            let warnings = advise(&service, &service.latency().unwrap()).description_warnings;
+            warnings
+                .join("\n")
+                .contains("less than one request at a time")
+        };
+        assert!(warns("capacity = 50"));
+        assert!(warns("capacity = 800\nnodes = 20"));
+        assert!(!warns("capacity = 800"));
+        assert!(!warns("capacity = 190"));
+        assert!(!warns("concurrency = 1"));
+        assert!(warns("concurrency = 1\nnodes = 20"));
+    }
 }

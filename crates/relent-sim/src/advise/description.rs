@@ -16,6 +16,8 @@ pub(crate) struct Size {
     pub(super) capacity: f64,
     /// Workers of each node.
     pub(super) workers: u32,
+    /// The mean service time of these workers over the mean latency.
+    pub(super) slowness: f64,
 }
 
 /// A service, its callers, and its failures.
@@ -193,10 +195,12 @@ impl Description {
             (None, capacity) => capacity.unwrap_or(self.rate) * mean,
         };
         let workers = libm::round(at_once / nodes).clamp(1.0, MAX_WORKERS_OF_A_NODE);
-        let capacity = self.capacity.unwrap_or(workers * nodes / mean);
+        let capacity = self.capacity.unwrap_or(at_once / mean);
+        let capacity = capacity.clamp(1e-3, 1e6);
         Size {
-            capacity: capacity.clamp(1e-3, 1e6),
+            capacity,
             workers: workers as u32,
+            slowness: workers * nodes / capacity / mean,
         }
     }
 }

@@ -126,7 +126,8 @@ pub(super) fn write(
     let ceiling = MAX_DELAY_NANOS.min(deadline / 4.0).max(initial);
     say(
         &mut text,
-        "The first delay: 100 ms, or the median if that is longer, since a slow service does not recover sooner. \
+        "The first delay: 100 ms, or the median if that is longer, since a slow service does not recover sooner; an \
+         eighth of the deadline at most. \
          The cap: a quarter of the deadline, 20 s at most, so that the last delay leaves time for an attempt. \
          Full jitter keeps callers that failed together from retrying together.",
     );
@@ -224,7 +225,7 @@ fn budget(text: &mut String, service: &Description, size: Size, hedges: &Hedges)
     let spare = (size.capacity - service.rate).max(0.05 * size.capacity);
     let processes = f64::from(service.processes);
     let reserve = libm::floor((spare / processes).clamp(1.0, 10.0));
-    // Most of it is for failures that load does not cause, as in `standard`.
+    // Most of several tokens are for failures that load does not cause, as in `standard`.
     let overload_reserve = libm::floor(0.8 * reserve);
     let why = match needed > BUDGET_RATIO {
         true => format!(
@@ -241,10 +242,10 @@ fn budget(text: &mut String, service: &Description, size: Size, hedges: &Hedges)
     comment(
         text,
         &format!(
-            "{why} {paid} The initial tokens of {} add up: at most 10 for each, and all together no more \
-             than the spare capacity of a second. Most of them are reserved for failures that load does not cause. \
-             Time adds none, a timeout costs three, a successful retry nothing, and a retry that the budget cannot pay \
-             is queued at the circuit breaker, all as in `standard`.",
+            "{why} {paid} The initial tokens of {} add up: all together no more than the spare capacity of a second, \
+             but at least 1 and at most 10 for each. {overload_reserve} of each are reserved for failures that load does \
+             not cause. Time adds none, a timeout costs three, a successful retry nothing, and a retry that the budget \
+             cannot pay is queued at the circuit breaker, all as in `standard`.",
             counted_processes("process", service)
         ),
     );
@@ -274,8 +275,8 @@ fn circuit_breaker(text: &mut String, service: &Description, size: Size) {
         text,
         &format!(
             "Requests are queued while the service is down, and single probes go out. The longest time between two: \
-             5 % of the typical outage of {}, from 500 ms to 5 s, so that its end is detected soon; longer if {} \
-             together would probe with more than 5 % of the capacity.",
+             5 % of the typical outage of {}, from 500 ms to 5 s, so that its end is detected soon; longer, up to 30 s, \
+             if {} together would probe with more than 5 % of the capacity.",
             exact(service.failure.outage),
             counted_processes("process", service)
         ),
@@ -326,7 +327,8 @@ impl Hedges {
         match self {
             Self::None(_) => self.clone(),
             Self::Slowest => Self::None(
-                "in the simulation they lose more requests than they make faster".to_owned(),
+                "they are advised only if they shorten p99 in a simulation and lose almost no requests"
+                    .to_owned(),
             ),
         }
     }
@@ -437,6 +439,32 @@ mod tests {
         assert!(text.contains("must not run twice"), "{text}");
     }
 
+    /// The comments in one line.
+    fn uncommented(text: &str) -> String {
+        text.replace("\n# ", " ")
+    }
+
+    #[test]
+    fn the_reasons_of_an_advice_name_the_limits_that_apply() {
+        let (mut service, latency) = described("repeatable = true");
+        service.deadline = SECOND / 5;
+        let advice = advise(&service, &latency);
+        let policy = read(&advice.policy).policy;
+        assert_eq!(
+            *policy.backoff(),
+            relent_core::Backoff::exponential(std::time::Duration::from_millis(25))
+        );
+        let text = uncommented(&advice.policy);
+        assert!(text.contains("an eighth of the deadline at most"), "{text}");
+        // Nothing has been simulated.
+        service.deadline = 10 * SECOND;
+        let text = uncommented(&super::super::advise(&service, &latency).policy);
+        assert!(
+            text.contains("No hedges: they are advised only if"),
+            "{text}"
+        );
+    }
+
     #[test]
     fn advice_for_many_processes_has_fewer_tokens_and_rarer_probes() {
         let (mut service, latency) = described("repeatable = true");
@@ -445,6 +473,16 @@ mod tests {
         let budget = policy.budget().unwrap();
         assert_eq!(budget.initial_tokens, 1.0);
         assert_eq!((budget.per_second, budget.overload_reserve), (0.0, 0.0));
+        // A thousand tokens exceed the spare capacity of 120.
+        let text = uncommented(&advise(&service, &latency).policy);
+        assert!(
+            text.contains("but at least 1 and at most 10 for each. 0 of each are reserved"),
+            "{text}"
+        );
+        assert!(
+            text.contains("longer, up to 30 s, if 1000 processes"),
+            "{text}"
+        );
         assert_eq!(
             policy.circuit_breaker().unwrap().max_probe.as_secs_f64(),
             30.0
