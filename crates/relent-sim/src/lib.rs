@@ -22,10 +22,12 @@
 //!
 //! # What is modelled, and what is not
 //! Services begin in the order of arrival. An outage affects services that begin during it, not those already running.
-//! A caller goes away at its deadline; a policy without a deadline of its own does not know it. An attempt whose caller
-//! has gone, or that a hedge has overtaken, is still served, unless the service cancels. All attempts count for the
-//! amplification, including hedges. A rejection costs time only while all workers are busy. Stations on a shared medium
-//! are a separate model, in slots. Connections, and effects of the size of a message, are not modelled.
+//! A caller goes away at its deadline. The queue of its destination knows that time, as if the caller had set a
+//! deadline; a policy without a deadline of its own plans its delays without it. So the limits of a circuit breaker for
+//! calls without a deadline never apply. An attempt whose caller has gone, or that a hedge has overtaken, is still
+//! served, unless the service cancels. All attempts count for the amplification, including hedges. A rejection costs
+//! time only while all workers are busy. Stations on a shared medium are a separate model, in slots. The rejections of
+//! a load shedder have no Retry-After. Connections, and effects of the size of a message, are not modelled.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod advise;

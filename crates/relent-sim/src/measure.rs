@@ -68,7 +68,7 @@ pub const ALL: [Measure; 12] = [
         unit: "",
         places: 2,
         most: f64::INFINITY,
-        meaning: "the most attempts in a second after the outage, over the capacity",
+        meaning: "the most attempts in a second of the two minutes after the outage, over the capacity",
         value: |m| Some(m.peak),
     },
     Measure {

@@ -30,17 +30,18 @@ Examples:
       relent simulate show blackout > service.toml
       relent simulate run ./service.toml --set clients.processes=200 --seeds 10
 
-  Charts: all numbers in one file for a browser, or one picture:
+  Charts: one file for a browser, or one picture:
       relent simulate run blackout --report blackout.html
       relent simulate run herd --policy aws-legacy --plot herd.svg
 
 Policies are ranked by goodput, and by attempts if that differs by less than
-.001. off (no retries) is always included. The first line is the bound: the
-goodput of an optimal scheduler that knows all arrivals and failures in advance,
-has one queue and makes only the necessary attempts. If there is no bound, the
-reason is printed. A warning marks a policy that is worse than off by more than
-.01 (paired by seeds, beyond the 95 % interval), that does not recover from an
-outage from which off recovers, or that makes twice the necessary attempts.
+.001. The table always has a line for off (no retries). The first line is the
+bound: the goodput of an optimal scheduler that knows all arrivals and failures
+in advance, has one queue and makes only the necessary attempts. If there is no
+bound, the reason is printed. A warning marks a policy that is worse than off by
+more than .01 (paired by seeds, beyond the 95 % interval), that does not recover
+from an outage from which off recovers, or that makes twice the necessary
+attempts.
 
 The numbers are means over the seeds, with 95 % confidence intervals:
   goodput     successes before the caller's deadline, as a share of the requests
@@ -55,7 +56,8 @@ The numbers are means over the seeds, with 95 % confidence intervals:
               have no interval, and the text gives the goodput of both groups
   drain       seconds until the last request of the outage, or of a thundering
               herd, has succeeded
-  peak        the most attempts in a second after the outage, over the capacity
+  peak        the most attempts in a second of the two minutes after the outage,
+              over the capacity
   dupl.       executions beyond one per success
   fair.       Jain's index of fairness: 1 if each client process completes the
               same share of its requests (each station sends the same number of
@@ -92,11 +94,11 @@ that were open at the end of a fault and never succeed. Numbers that do not
 exist, such as the time to recover of a service that does not, are null.
 
 A report is one HTML file without external resources: the behaviour over time,
-latencies, the attempts of a thundering herd with and without jitter, all
-numbers, and the parameters. A picture shows the behaviour over time (of a
-thundering herd, the attempts of its clients), with a panel for each policy.
-Both are written after all runs, completely or not at all; they show the run
-with the first seed over time.
+latencies, the attempts of a thundering herd with and without jitter, the
+numbers of the first table, and the parameters. A picture shows the behaviour
+over time (of a thundering herd, the attempts of its clients), with a panel for
+each policy. Both are written after all runs, completely or not at all; they
+show the run with the first seed over time.
 
 Runs use the decision code of production, in virtual time; the same seed gives
 the same numbers on every machine.

@@ -41,7 +41,7 @@ pub struct Outage {
 pub enum Effect {
     /// Every attempt is rejected immediately, at no cost.
     Blackout,
-    /// Attempts are queued, but no service begins.
+    /// Attempts are queued, beyond any bound of the queue, but no service begins.
     Stall,
     /// Services that begin take longer: this share of the capacity is left.
     Brownout(f64),
