@@ -98,7 +98,8 @@ async fn compare<S: Store>(what: &str, store: &S, floor: impl Floor) -> Result<(
         store.put_endpoint(endpoint).await?;
     }
     store.enqueue(messages(u64::MAX)).await?;
-    store.heartbeat(WORKER, Duration::from_secs(3600)).await?;
+    let lease = Duration::from_secs(3600);
+    store.heartbeat(WORKER, lease, true).await?;
     let work = store.find_work(WORKER, Duration::ZERO, 1000).await?;
     let endpoints = work.iter().map(|work| work.endpoint).collect();
     let owned = store.acquire(WORKER, endpoints).await?;

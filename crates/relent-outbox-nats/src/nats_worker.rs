@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use crate::observe;
 use crate::queue::{MAX_OVERHEAD_BYTES, Queue, REPORT_TIMEOUT, RESPONSE_TIMEOUT, RETRY_PAUSE};
 use crate::wire::{self, ACCEPTED, Attempt};
-use relent_outbox::fault::{FaultKind, LONGEST_WAIT};
+use relent_outbox::fault::{FaultKind, is_able, next_wait};
 use relent_outbox::sender::{Exchange, Sender};
 use relent_outbox::text::printable;
 
@@ -30,9 +30,6 @@ const MAX_BATCH: usize = 256;
 /// Memory is counted in units of this size in bytes. The longest attempt needs [`MAX_ATTEMPT_KIB`] of them.
 const KIB: usize = 1 << 10;
 const MAX_ATTEMPT_KIB: u32 = 2 << 10;
-/// After this number of local faults in a row the process leaves attempts to others for a while. A few may be those of
-/// single endpoints, such as an address of IPv6 on a machine without it.
-const MANY_FAULTS: usize = 3;
 /// The time limit of a request for attempts.
 const BATCH_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -103,7 +100,7 @@ impl NatsWorker {
         });
         let mut attempts = JoinSet::new();
         let mut shutdown = pin!(shutdown);
-        let (mut consumer, mut pause) = (None, Duration::ZERO);
+        let (mut consumer, mut pause) = (None, None);
         loop {
             while attempts.try_join_next().is_some() {}
             let (batch, slots, memory) = tokio::select! {
@@ -147,20 +144,21 @@ struct SharedState {
     sender: Sender,
     /// The number of attempts since the last one without a local fault.
     faults: AtomicUsize,
-    /// An attempt without a local fault has ended many faults.
+    /// The process is able to make attempts again.
     recovered: Notify,
 }
 
 impl SharedState {
-    /// Waits while attempts fail by local faults, and returns the number of attempts to request: one as a test. A failing
-    /// attempt ends at once, so a process without a resolver, for example, would take nearly all attempts.
-    async fn after_faults(&self, pause: &mut Duration) -> usize {
-        if self.faults.load(Ordering::Relaxed) < MANY_FAULTS {
-            *pause = Duration::ZERO;
+    /// Waits while the process is not [able](is_able) to make attempts, and returns the number of attempts to request: one
+    /// as a test. A failing attempt ends at once, so a process without a resolver, for example, would take nearly all
+    /// attempts.
+    async fn after_faults(&self, pause: &mut Option<Duration>) -> usize {
+        if is_able(self.faults.load(Ordering::Relaxed)) {
+            *pause = None;
             return MAX_BATCH;
         }
-        *pause = (2 * *pause).clamp(RETRY_PAUSE, LONGEST_WAIT);
-        let _ = timeout(*pause, self.recovered.notified()).await;
+        let wait = *pause.insert(next_wait(*pause));
+        let _ = timeout(wait, self.recovered.notified()).await;
         1
     }
 
@@ -168,7 +166,7 @@ impl SharedState {
     async fn request_batch(
         &self,
         consumer: &mut Option<PullConsumer>,
-        pause: &mut Duration,
+        pause: &mut Option<Duration>,
         slots: &Arc<Semaphore>,
         memory: &Arc<Semaphore>,
     ) -> Result<(Batch, OwnedSemaphorePermit, OwnedSemaphorePermit), String> {
@@ -283,7 +281,7 @@ impl SharedState {
             Some(_) => {
                 self.faults.fetch_add(1, Ordering::Relaxed);
             }
-            None if self.faults.swap(0, Ordering::Relaxed) >= MANY_FAULTS => {
+            None if !is_able(self.faults.swap(0, Ordering::Relaxed)) => {
                 self.recovered.notify_one();
             }
             None => {}

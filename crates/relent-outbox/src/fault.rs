@@ -4,6 +4,8 @@
 //! and its endpoint is held for up to [`LONGEST_WAIT`] before the next try; delivery resumes when the operator fixes
 //! the fault. A fault that [concerns one message](FaultKind::is_of_message) holds only that message, for
 //! [`LONGEST_WAIT`] at a time. Local faults never disable an endpoint.
+//!
+//! A process that has [many](is_able) in a row leaves its attempts to others.
 
 use std::fmt;
 use std::io;
@@ -13,7 +15,10 @@ use serde::{Deserialize, Serialize};
 
 /// The longest time between two tries while a fault lasts: 15 s.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(15);
-const FIRST_HOLD_TIME: Duration = Duration::from_secs(1);
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// The number of local faults in a row after which a process is not able to make attempts. A few may be those of single
+/// endpoints, such as an address of IPv6 on a machine without it.
+const MANY_FAULTS: usize = 3;
 
 /// The kind of a local fault.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -71,6 +76,12 @@ impl FaultKind {
         matches!(self, Self::TooLarge)
     }
 
+    /// Whether the fault is one of the process or its machine, which may prevent all attempts.
+    #[must_use]
+    pub const fn is_of_machine(self) -> bool {
+        matches!(self, Self::Resources | Self::Resolver | Self::Network)
+    }
+
     /// Classifies a system error; `None` if the other side causes it, or may cause it.
     #[must_use]
     pub fn of_io(error: &io::Error) -> Option<Self> {
@@ -110,9 +121,17 @@ pub struct LocalFault {
     pub error: String,
 }
 
-/// The wait before the next try, after the previous wait; `None` for the first.
-pub(crate) fn next_hold_time(before: Option<Duration>) -> Duration {
-    before.map_or(FIRST_HOLD_TIME, |before| (2 * before).min(LONGEST_WAIT))
+/// The wait before the next try, after the previous wait; `None` for the first: 1 s, doubled up to [`LONGEST_WAIT`].
+#[must_use]
+pub fn next_wait(before: Option<Duration>) -> Duration {
+    before.map_or(FIRST_WAIT, |before| (2 * before).min(LONGEST_WAIT))
+}
+
+/// Whether a process is able to make attempts after this number of local faults in a row: below three. One that is not
+/// leaves them to other processes, and tests at growing [intervals](next_wait) whether it is able again.
+#[must_use]
+pub const fn is_able(faults: usize) -> bool {
+    faults < MANY_FAULTS
 }
 
 #[cfg(test)]
@@ -160,7 +179,7 @@ mod tests {
         let mut waits = Vec::new();
         let mut wait = None;
         for _ in 0..6 {
-            let next = next_hold_time(wait);
+            let next = next_wait(wait);
             waits.push(next.as_secs());
             wait = Some(next);
         }

@@ -61,7 +61,7 @@ pub const ENDPOINTS_FAULTY: Metric = Metric::new(
     "relent_outbox_endpoints_with_local_fault",
     "endpoints",
     &[],
-    "Endpoints whose messages wait because of a fault of this process or machine, as of the last poll.",
+    "Endpoints whose messages wait because of a fault of this process or machine, as of the last poll; at least 1 while it is not able to make attempts.",
 );
 /// Running attempts.
 pub const IN_FLIGHT: Metric = Metric::new(
@@ -257,6 +257,19 @@ pub(crate) fn fault_fixed(tenant: &str, endpoint: &str) {
     #[cfg(feature = "tracing")]
     tracing::info!(target: TARGET, tenant, endpoint, "messages are no longer held by a local fault");
     let _ = (tenant, endpoint);
+}
+
+/// Records whether this process is able to make attempts.
+pub(crate) fn able(able: bool) {
+    #[cfg(feature = "tracing")]
+    match able {
+        true => tracing::info!(target: TARGET, "this process is able to make attempts again"),
+        false => tracing::warn!(
+            target: TARGET,
+            "this process has local faults only, and leaves its endpoints to others that are able to make attempts"
+        ),
+    }
+    let _ = able;
 }
 
 pub(crate) fn holding(endpoints: usize, in_flight: usize, faulty: usize) {

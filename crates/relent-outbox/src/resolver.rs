@@ -177,7 +177,7 @@ impl Service<Uri> for GuardedConnector {
 }
 
 impl GuardedConnector {
-    async fn connect(&self, uri: &Uri) -> Result<TcpStream, NoConnection> {
+    pub(crate) async fn connect(&self, uri: &Uri) -> Result<TcpStream, NoConnection> {
         let until = Instant::now() + self.timeout;
         let no_host = || NoConnection::of(Network::BadRequest, "the URL names no host".to_owned());
         let host = uri.host().ok_or_else(no_host)?;

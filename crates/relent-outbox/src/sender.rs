@@ -25,6 +25,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls_platform_verifier::Verifier;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::acknowledgement::{
@@ -304,6 +305,28 @@ impl Sender {
     /// The time limit of an attempt whose policy sets none.
     pub(crate) fn attempt_timeout(&self) -> Duration {
         self.shared.config.attempt_timeout
+    }
+
+    /// Whether this machine can connect to any of these targets, unless the targets themselves prevent it. Without
+    /// targets it can.
+    pub(crate) async fn is_able(&self, targets: Vec<Target>) -> bool {
+        if targets.is_empty() {
+            return true;
+        }
+        let mut tests = JoinSet::new();
+        for target in targets {
+            let connector = self.shared.guarded.clone();
+            tests.spawn(async move {
+                let connected = connector.connect(target.uri()).await;
+                connected.is_err_and(|failed| failed.fault.is_some())
+            });
+        }
+        while let Some(tested) = tests.join_next().await {
+            if tested.is_ok_and(|is_faulty| !is_faulty) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Sends one signed request, and reads its response up to [`MAX_BODY`]. [`send`](Self::send) also signs and judges;

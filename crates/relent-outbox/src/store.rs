@@ -71,11 +71,13 @@ pub trait Store: Clone + Send + Sync + 'static {
     }
 
     /// Sends a heartbeat: the worker's lease runs from now on; a lease of zero ends it. Workers with expired leases are
-    /// deleted, and their endpoints have no owner.
+    /// deleted, and their endpoints have no owner. `able`: the worker can make attempts, and gets a
+    /// [share](Heartbeat::share) of the endpoints.
     fn heartbeat(
         &self,
         worker: &str,
         lease: Duration,
+        able: bool,
     ) -> impl Future<Output = Result<Heartbeat, Self::Error>> + Send;
 
     /// Lists active endpoints with messages due within `within`, or left running by an earlier owner. They belong to
@@ -445,8 +447,22 @@ pub struct Heartbeat {
     /// Whether the worker had a lease until now; `false` for a new worker. If `false`, other workers may own its
     /// endpoints.
     pub kept: bool,
-    /// The number of active endpoints divided by that of live workers, rounded up.
+    /// The number of active endpoints divided by that of live workers that are able to make attempts, rounded up. Zero
+    /// for a worker that is not able. If none is, each counts.
     pub share: usize,
+}
+
+impl Heartbeat {
+    /// The share of a worker, of these numbers of active endpoints, of live workers, and of those that are able.
+    #[cfg(any(test, feature = "sqlite", feature = "postgres"))]
+    pub(crate) fn share_of(active: u64, live: u64, able: u64, is_able: bool) -> usize {
+        let workers = match (able, is_able) {
+            (0, _) => live,
+            (_, true) => able,
+            (_, false) => return 0,
+        };
+        usize::try_from(active.div_ceil(workers.max(1))).unwrap_or(usize::MAX)
+    }
 }
 
 /// A fencing token, incremented whenever a worker takes the endpoint. Writes with an earlier token are rejected.

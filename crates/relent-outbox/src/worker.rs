@@ -14,6 +14,7 @@
 //! and no attempt starts by the old rules afterwards. One task decides; attempts and store calls run in tasks of their
 //! own, so none blocks another.
 
+mod ability;
 mod admission;
 pub(crate) mod attempt;
 mod claim_batch;

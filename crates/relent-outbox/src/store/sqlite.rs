@@ -384,10 +384,15 @@ impl Store for Sqlite {
         Hints::of(self.hints.subscribe())
     }
 
-    async fn heartbeat(&self, worker: &str, lease: Duration) -> Result<Heartbeat, SqliteError> {
+    async fn heartbeat(
+        &self,
+        worker: &str,
+        lease: Duration,
+        able: bool,
+    ) -> Result<Heartbeat, SqliteError> {
         let worker = worker.to_owned();
-        let heartbeat =
-            self.write(move |connection, now| work::heartbeat(connection, now, &worker, lease));
+        let heartbeat = self
+            .write(move |connection, now| work::heartbeat(connection, now, &worker, lease, able));
         let heartbeat = heartbeat.await?;
         self.correct_times().await?;
         Ok(heartbeat)

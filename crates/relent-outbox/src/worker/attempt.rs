@@ -19,6 +19,7 @@ use crate::endpoint::Acknowledgement;
 use crate::message::MessageId;
 use crate::schedule;
 use crate::sender::{AttemptResult, Exchange, Outgoing, Sender};
+use crate::target::Target;
 
 /// An attempt to make.
 pub struct Job {
@@ -207,12 +208,16 @@ pub enum NoResult {
 }
 
 type Sending = Pin<Box<dyn Future<Output = AttemptEnd> + Send>>;
+/// A running test: whether the machine can make attempts at any of these targets.
+type Test = Arc<dyn Fn(Vec<Target>) -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>;
 
 /// Makes the attempts of a worker. Clones share it.
 #[derive(Clone)]
 pub struct Transport {
     open: watch::Receiver<bool>,
     make: Arc<dyn Fn(Job) -> Sending + Send + Sync>,
+    /// `None` if other processes make the attempts.
+    test: Option<Test>,
 }
 
 impl Transport {
@@ -225,12 +230,29 @@ impl Transport {
         F: Future<Output = AttemptEnd> + Send + 'static,
     {
         let make = Arc::new(move |job| Box::pin(make(job)) as Sending);
-        Self { open, make }
+        Self {
+            open,
+            make,
+            test: None,
+        }
+    }
+
+    /// Makes the attempts in this process, whose machine is tested like this.
+    pub(super) fn in_process<F>(
+        mut self,
+        test: impl Fn(Vec<Target>) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = bool> + Send + 'static,
+    {
+        self.test = Some(Arc::new(move |targets| Box::pin(test(targets))));
+        self
     }
 
     /// Makes attempts with this sender, in this process.
     pub(super) fn with_sender(sender: Sender) -> Self {
-        Self::new(watch::channel(true).1, move |mut job| {
+        let tested = sender.clone();
+        let transport = Self::new(watch::channel(true).1, move |mut job| {
             let sender = sender.clone();
             async move {
                 let mut request = match job.request().await {
@@ -242,7 +264,25 @@ impl Transport {
                 let exchange = sender.exchange(target, fields, payload, limit);
                 Ok(request.judge(exchange.await))
             }
+        });
+        transport.in_process(move |targets| {
+            let sender = tested.clone();
+            async move { sender.is_able(targets).await }
         })
+    }
+
+    /// Whether this process makes the attempts.
+    pub(super) const fn is_in_process(&self) -> bool {
+        self.test.is_some()
+    }
+
+    /// Whether attempts can be made, as far as this machine is concerned: in this process at any of these targets;
+    /// otherwise whether they are accepted.
+    pub(super) async fn is_able(&self, targets: Vec<Target>) -> bool {
+        match &self.test {
+            Some(test) => test(targets).await,
+            None => self.is_open(),
+        }
     }
 
     /// Whether it accepts attempts now.

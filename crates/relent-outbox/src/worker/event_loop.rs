@@ -3,6 +3,7 @@
 //!
 //! | part | owns |
 //! |---|---|
+//! | [`Ability`] | whether this machine can make attempts |
 //! | [`Lease`] | the lease of the worker: renewal, loss, share of endpoints |
 //! | [`Search`], [`Ownership`] | which endpoints to look for, to acquire and to release |
 //! | [`ReadyQueue`], [`Isolation`] | which endpoint requests its next attempt |
@@ -27,6 +28,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
+use super::ability::{Ability, MAX_TARGETS};
 use super::attempt::Transport;
 use super::claim_batch::ClaimBatch;
 use super::clock::CoreClock;
@@ -96,6 +98,7 @@ pub(super) struct EventLoop<S> {
     results: Results,
     calls: StoreCalls,
     lease: Lease,
+    ability: Ability,
     search: Search,
     ownership: Ownership,
     permissions: Permissions,
@@ -117,6 +120,7 @@ impl<S: Store> EventLoop<S> {
         let slots = Slots::new(config.in_flight.max(1), config.slow_in_flight.max(1));
         let bodies = Bodies::new(config.body_bytes);
         let open = transport.open();
+        let ability = Ability::new(transport.clone());
         let event_loop = Self {
             clock: CoreClock::new(now),
             random: SessionRandom::new(),
@@ -129,6 +133,7 @@ impl<S: Store> EventLoop<S> {
             calls: StoreCalls::new(now, config.lease),
             permissions: Permissions::new(store, config.name.clone(), config.lease, lease.state()),
             lease,
+            ability,
             search: Search::new(now, config.poll),
             ownership: Ownership::default(),
             setup,
@@ -148,6 +153,7 @@ impl<S: Store> EventLoop<S> {
         let (hint, mut hints) = (Arc::clone(&self.setup.hint), self.setup.store.hints());
         let bodies = self.in_flight.bodies().clone();
         let (mut cut_at, mut give_up_at) = (None, None);
+        self.on_open();
         loop {
             let now = Instant::now();
             self.turn(now);
@@ -175,7 +181,11 @@ impl<S: Store> EventLoop<S> {
                     self.stop(now);
                 }
                 Ok(()) = lease.changed() => self.on_lease(Instant::now()),
-                Ok(()) = open.changed() => {}
+                Ok(()) = open.changed() => self.on_open(),
+                is_able = self.ability.next() => {
+                    self.ability.tested(is_able);
+                    self.lease.set_able(self.ability.is_able());
+                }
                 () = bodies.freed() => {}
                 () = hint.notified(), if !is_stopping => self.search.soon(Instant::now()),
                 hinted = hints.next(), if !is_stopping => {
@@ -291,6 +301,33 @@ impl<S: Store> EventLoop<S> {
             StoreCall::Find | StoreCall::Release => {}
         }
         self.search.postpone(self.calls.failed(now));
+    }
+
+    /// The transport accepts attempts now, or does not.
+    fn on_open(&mut self) {
+        match self.in_flight.is_open() {
+            false => self.ability.doubt(Vec::new()),
+            true if !self.in_flight.is_in_process() => {
+                self.ability.restore();
+                self.lease.set_able(true);
+            }
+            true => {}
+        }
+    }
+
+    /// Tests this machine after a local fault of this endpoint, with other endpoints, too.
+    fn doubt(&mut self, id: i64) {
+        if self.ability.is_in_doubt() {
+            return;
+        }
+        let others = self.endpoints.iter().filter(|(other, _)| **other != id);
+        let (held, others): (Vec<_>, Vec<_>) = others
+            .map(|(_, endpoint)| endpoint)
+            .partition(|endpoint| endpoint.fault.fault().is_some());
+        let all = self.endpoints.get(&id).into_iter();
+        let all = all.chain(others).chain(held);
+        let targets = all.filter_map(|endpoint| endpoint.rules().target.clone().ok());
+        self.ability.doubt(targets.take(MAX_TARGETS).collect());
     }
 
     /// Handles a heartbeat.

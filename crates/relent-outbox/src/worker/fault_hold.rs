@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::endpoint::Endpoint;
-use crate::fault::{LocalFault, next_hold_time};
+use crate::fault::{LocalFault, next_wait};
 use crate::observe;
 
 /// The local fault that holds the messages of an endpoint, if any.
@@ -38,7 +38,7 @@ impl FaultHold {
 
     /// Holds all messages, or extends the hold: each lasts longer than the one before.
     pub(super) fn begin(&mut self, now: Instant, endpoint: &Endpoint, fault: LocalFault) {
-        let wait = next_hold_time(self.hold.as_ref().map(|hold| hold.wait));
+        let wait = next_wait(self.hold.as_ref().map(|hold| hold.wait));
         let is_new = self.fault().is_none_or(|before| before.kind != fault.kind);
         observe::local_fault(&endpoint.tenant, &endpoint.name, &fault, is_new);
         let until = now + wait;

@@ -82,6 +82,11 @@ impl InFlight {
         self.transport.is_open()
     }
 
+    /// Whether this process makes the attempts.
+    pub(super) const fn is_in_process(&self) -> bool {
+        self.transport.is_in_process()
+    }
+
     pub(super) const fn slots(&self) -> &Slots {
         &self.slots
     }

@@ -1,6 +1,7 @@
 //! The lease of the worker: its renewal by heartbeats, its loss, and the share of endpoints that comes with it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -45,13 +46,22 @@ pub(super) struct Lease {
     length: Duration,
     /// The number of losses that the worker has handled.
     lost: u64,
-    /// Requests an immediate heartbeat; and the earliest time of the next request.
-    nudge: Arc<Notify>,
+    beat: Arc<Beat>,
+    /// The earliest time of the next request for an immediate heartbeat.
     nudge_at: Instant,
     /// There is work beyond this worker's share.
     has_work_beyond_share: bool,
     /// The earliest time to try again to acquire endpoints of other workers.
     reacquire_at: Instant,
+}
+
+/// The instructions for heartbeats.
+#[derive(Debug)]
+struct Beat {
+    /// Requests an immediate heartbeat.
+    nudge: Notify,
+    /// The worker is able to make attempts.
+    able: AtomicBool,
 }
 
 /// The effects of a heartbeat.
@@ -73,7 +83,10 @@ impl Lease {
             state,
             length,
             lost: 0,
-            nudge: Arc::new(Notify::new()),
+            beat: Arc::new(Beat {
+                nudge: Notify::new(),
+                able: AtomicBool::new(true),
+            }),
             nudge_at: now,
             has_work_beyond_share: false,
             reacquire_at: now,
@@ -89,8 +102,8 @@ impl Lease {
     ) -> (Self, JoinHandle<()>) {
         let (sender, state) = watch::channel(LeaseState::NONE);
         let lease = Self::new(now, length, state);
-        let nudge = Arc::clone(&lease.nudge);
-        let heartbeats = tokio::spawn(heartbeat(store, name, length, sender, nudge));
+        let beat = Arc::clone(&lease.beat);
+        let heartbeats = tokio::spawn(heartbeat(store, name, length, sender, beat));
         (lease, heartbeats)
     }
 
@@ -125,7 +138,16 @@ impl Lease {
         self.has_work_beyond_share = true;
         if self.nudge_at <= now {
             self.nudge_at = now + interval;
-            self.nudge.notify_one();
+            self.beat.nudge.notify_one();
+        }
+    }
+
+    /// Whether the worker is able to make attempts: other workers take the endpoints of one that is not. A heartbeat
+    /// says so at once.
+    pub(super) fn set_able(&self, able: bool) {
+        if self.beat.able.swap(able, Ordering::Relaxed) != able {
+            observe::able(able);
+            self.beat.nudge.notify_one();
         }
     }
 
@@ -142,8 +164,11 @@ impl Lease {
             has_room: had_work && owned < share,
             is_lost,
             may_reacquire,
-            // Up to a tenth above the share, endpoints stay where they are.
-            excess: owned.saturating_sub(share + share / 10 + 1),
+            // Up to a tenth above the share, endpoints stay where they are. A worker without a share keeps none.
+            excess: match share {
+                0 => owned,
+                share => owned.saturating_sub(share + share / 10 + 1),
+            },
         }
     }
 }
@@ -155,13 +180,14 @@ async fn heartbeat<S: Store>(
     name: String,
     lease: Duration,
     pulse: watch::Sender<LeaseState>,
-    nudge: Arc<Notify>,
+    beat: Arc<Beat>,
 ) {
     let each = lease / 3;
     loop {
         let asked = Instant::now();
         let (asked_of, own) = (store.clone(), name.clone());
-        let call = async move { asked_of.heartbeat(&own, lease).await };
+        let able = beat.able.load(Ordering::Relaxed);
+        let call = async move { asked_of.heartbeat(&own, lease, able).await };
         let wait = match call_within(each, call).await {
             Ok(heartbeat) => {
                 pulse.send_modify(|pulse| {
@@ -182,11 +208,11 @@ async fn heartbeat<S: Store>(
         tokio::select! {
             () = pulse.closed() => break,
             () = sleep(wait) => {}
-            () = nudge.notified() => {}
+            () = beat.nudge.notified() => {}
         }
     }
     // If this fails, the lease expires.
-    let _ = timeout(each, store.heartbeat(&name, Duration::ZERO)).await;
+    let _ = timeout(each, store.heartbeat(&name, Duration::ZERO, true)).await;
 }
 
 #[cfg(test)]
@@ -243,12 +269,12 @@ mod tests {
         let (mut lease, _sender, now) = lease();
         let second = Duration::from_secs(1);
         lease.work_beyond_share(now, second);
-        lease.nudge.notified().await;
+        lease.beat.nudge.notified().await;
         lease.work_beyond_share(now, second);
-        assert!(timeout(second, lease.nudge.notified()).await.is_err());
+        assert!(timeout(second, lease.beat.nudge.notified()).await.is_err());
         assert!(!lease.changed(now, 10).has_room, "others own the rest");
         lease.work_beyond_share(now + second, second);
-        lease.nudge.notified().await;
+        lease.beat.nudge.notified().await;
         assert!(lease.changed(now, 9).has_room);
         assert!(!lease.changed(now, 9).has_room, "it was reported");
     }

@@ -1,5 +1,6 @@
 //! Tests of a worker in virtual time, with a store in memory and receivers that are functions.
 
+mod able;
 mod changes;
 mod contract;
 mod fair;

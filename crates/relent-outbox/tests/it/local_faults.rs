@@ -235,6 +235,46 @@ async fn a_broken_resolver_holds_messages_without_counting_attempts() {
     }
 }
 
+/// Its attempts end at once, and so does a test of its machine.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_without_a_resolver_leaves_its_endpoints_to_another() {
+    let (store, _directory) = store();
+    let receiver = Receiver::new(|_| ok()).await;
+    let url = format!("http://shop.example:{}/", receiver.address.port());
+    let names = ["a", "b", "c", "d"];
+    for name in names {
+        let endpoint = Endpoint::new(name, &url).policy(TWO);
+        store.put_endpoint(endpoint).await.unwrap();
+        enqueue(&store, name).await;
+    }
+    let start = |resolver_fault| {
+        let mut sending = local();
+        sending.resolver = Arc::new(FaultyResolver(AtomicU8::new(resolver_fault)));
+        let sender = Sender::new(sending).unwrap();
+        let mut config = config();
+        config.lease = Duration::from_secs(3);
+        let worker = Worker::new(store.clone(), sender, Secrets::default(), config);
+        let (watch, (stop, stopped)) = (worker.watch(), tokio::sync::oneshot::channel::<()>());
+        let running = tokio::spawn(worker.run(async move {
+            let _ = stopped.await;
+        }));
+        (watch, stop, running)
+    };
+    let (watch, stop_faulty, faulty) = start(FAILS);
+    until(|| async { (watch.held().await.len() == names.len()).then_some(()) }).await;
+    let (_, stop_other, other) = start(0);
+    for status in support::until_ended(&store).await {
+        assert_eq!(
+            (status.state, status.attempts),
+            (MessageState::Delivered, 1)
+        );
+    }
+    for (stop, running) in [(stop_faulty, faulty), (stop_other, other)] {
+        let _ = stop.send(());
+        let _ = running.await.unwrap();
+    }
+}
+
 async fn attempt(sender: &Sender, url: &str) -> AttemptResult {
     let target = sender.target(url).unwrap();
     let outgoing = Outgoing {

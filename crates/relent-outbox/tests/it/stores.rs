@@ -219,11 +219,12 @@ mod postgres {
         };
         let (one, _) = store(&server, "one").await;
         let client = one.pool().get().await.unwrap();
-        let before = "ALTER TABLE relent_delivery_1 DROP COLUMN started";
+        let before = "ALTER TABLE relent_delivery_1 DROP COLUMN started; ALTER TABLE relent_worker_1 DROP COLUMN able";
         client.batch_execute(before).await.unwrap();
         for _ in 0..2 {
             one.create_tables().await.unwrap();
-            let read = client.query("SELECT started FROM relent_delivery_1", &[]);
+            let read = "SELECT started, able FROM relent_delivery_1, relent_worker_1";
+            let read = client.query(read, &[]);
             assert!(read.await.unwrap().is_empty());
         }
     }
@@ -307,7 +308,7 @@ mod postgres {
             store.enqueue(messages.clone()).await.unwrap();
         }
         store
-            .heartbeat("worker", Duration::from_secs(60))
+            .heartbeat("worker", Duration::from_secs(60), true)
             .await
             .unwrap();
         let work = store.find_work("worker", Duration::ZERO, 10).await.unwrap();
@@ -375,7 +376,7 @@ mod postgres {
     /// The worker sends a heartbeat, and takes one endpoint with work.
     async fn take(store: &Postgres) -> OwnedEndpoint {
         let lease = Duration::from_secs(600);
-        store.heartbeat("worker", lease).await.unwrap();
+        store.heartbeat("worker", lease, true).await.unwrap();
         let work = store.find_work("worker", Duration::ZERO, 1).await.unwrap();
         let endpoints = vec![work[0].endpoint];
         let mut owned = store.acquire("worker", endpoints).await.unwrap();
@@ -705,7 +706,11 @@ mod postgres {
         };
         let heartbeat = {
             let store = store.clone();
-            tokio::spawn(async move { store.heartbeat("other", Duration::from_secs(600)).await })
+            tokio::spawn(async move {
+                store
+                    .heartbeat("other", Duration::from_secs(600), true)
+                    .await
+            })
         };
         waiting(1).await;
         let settle = {

@@ -60,7 +60,7 @@ async fn sell(store: &Sqlite, death: &Death) {
 /// Sends a due message, recorded in the ledger, and settles it. A lost one is due again.
 async fn deliver(store: &Sqlite, directory: &Path, death: &Death) -> bool {
     store
-        .heartbeat("worker", Duration::from_secs(60))
+        .heartbeat("worker", Duration::from_secs(60), true)
         .await
         .unwrap();
     let work = store.find_work("worker", Duration::ZERO, 10).await.unwrap();

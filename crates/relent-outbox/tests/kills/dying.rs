@@ -93,8 +93,13 @@ impl<S: Store> Store for Dying<S> {
         self.0.send_now(filter).await
     }
 
-    async fn heartbeat(&self, worker: &str, lease: Duration) -> Result<Heartbeat, S::Error> {
-        self.0.heartbeat(worker, lease).await
+    async fn heartbeat(
+        &self,
+        worker: &str,
+        lease: Duration,
+        able: bool,
+    ) -> Result<Heartbeat, S::Error> {
+        self.0.heartbeat(worker, lease, able).await
     }
 
     async fn find_work(

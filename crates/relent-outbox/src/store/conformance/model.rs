@@ -252,7 +252,12 @@ impl<S: Store> Model<S> {
     async fn heartbeat(&mut self, worker: usize, dies: bool) {
         self.say(&format!("heartbeat of {worker}, dies: {dies}"));
         let lease = if dies { Duration::ZERO } else { LONG };
-        let heartbeat = self.shop.0.heartbeat(WORKERS[worker], lease).await.unwrap();
+        let heartbeat = self
+            .shop
+            .0
+            .heartbeat(WORKERS[worker], lease, true)
+            .await
+            .unwrap();
         assert_eq!(
             heartbeat.kept,
             self.alive[worker],

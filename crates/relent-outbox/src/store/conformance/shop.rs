@@ -36,12 +36,15 @@ impl<S: Store> Shop<S> {
 
     /// Renews the worker's lease. Returns whether it had one.
     pub(super) async fn heartbeat(&self, worker: &str) -> bool {
-        self.0.heartbeat(worker, LONG).await.unwrap().kept
+        self.0.heartbeat(worker, LONG, true).await.unwrap().kept
     }
 
     /// Ends the worker's lease.
     pub(super) async fn die(&self, worker: &str) {
-        self.0.heartbeat(worker, Duration::ZERO).await.unwrap();
+        self.0
+            .heartbeat(worker, Duration::ZERO, true)
+            .await
+            .unwrap();
     }
 
     /// The endpoints with work for the worker.

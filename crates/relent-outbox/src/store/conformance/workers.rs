@@ -12,6 +12,7 @@ use crate::store::{
 
 pub(super) async fn check<S: Store>(make: &impl AsyncFn() -> S) {
     heartbeats_keep_the_lease(make).await;
+    workers_that_are_able_share_all_endpoints(make).await;
     a_lease_expires_without_heartbeats(make).await;
     a_schedule_without_end_keeps_few_attempts(make).await;
     endpoints_with_due_messages_are_found(make).await;
@@ -243,7 +244,7 @@ async fn heartbeats_keep_the_lease<S: Store>(make: &impl AsyncFn() -> S) {
     let disable = shop.0.set_activity("", "disabled", Activity::Disabled, "");
     assert!(disable.await.unwrap());
     let heartbeat = async |worker, lease| {
-        let heartbeat = shop.0.heartbeat(worker, lease).await.unwrap();
+        let heartbeat = shop.0.heartbeat(worker, lease, true).await.unwrap();
         (heartbeat.kept, heartbeat.share)
     };
     assert_eq!(heartbeat("one", LONG).await, (false, 4));
@@ -258,19 +259,40 @@ async fn heartbeats_keep_the_lease<S: Store>(make: &impl AsyncFn() -> S) {
     assert!(!heartbeat("three", Duration::ZERO).await.0);
     assert!(heartbeat("two", Duration::ZERO).await.0);
     assert_eq!(heartbeat("one", LONG).await, (true, 4));
-    shop.0.heartbeat("", LONG).await.unwrap_err();
+    shop.0.heartbeat("", LONG, true).await.unwrap_err();
 
     // No other worker has noticed that the lease is over.
     shop.enqueue([message("paid")]).await;
     let owned = shop.take_one("one").await;
     shop.0
-        .heartbeat("one", Duration::from_nanos(1))
+        .heartbeat("one", Duration::from_nanos(1), true)
         .await
         .unwrap();
     assert_eq!(shop.claim("one", &owned).await, []);
     let acquired = shop.0.acquire("one", vec![owned.id]).await.unwrap();
     assert_eq!(acquired, []);
     assert!(!heartbeat("one", LONG).await.0);
+}
+
+async fn workers_that_are_able_share_all_endpoints<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    for name in ["b", "c", "d"] {
+        shop.put(endpoint(name)).await;
+    }
+    let share = async |worker, able| {
+        let heartbeat = shop.0.heartbeat(worker, LONG, able).await.unwrap();
+        heartbeat.share
+    };
+    assert_eq!(share("one", true).await, 4);
+    assert_eq!(share("two", true).await, 2);
+    assert_eq!(share("two", false).await, 0);
+    assert_eq!(share("one", true).await, 4);
+    // If none is able, each keeps its share, and tries.
+    assert_eq!(share("one", false).await, 2);
+    assert_eq!(share("two", false).await, 2);
+    assert_eq!(share("two", true).await, 4);
+    assert_eq!(share("one", false).await, 0);
+    assert_eq!(share("one", true).await, 2);
 }
 
 async fn a_lease_expires_without_heartbeats<S: Store>(make: &impl AsyncFn() -> S) {
@@ -284,7 +306,7 @@ async fn a_lease_expires_without_heartbeats<S: Store>(make: &impl AsyncFn() -> S
     assert_eq!(claimed.len(), 1);
     let lease = Duration::from_millis(300);
     let began = Instant::now();
-    assert!(shop.0.heartbeat("first", lease).await.unwrap().kept);
+    assert!(shop.0.heartbeat("first", lease, true).await.unwrap().kept);
     loop {
         let taken = shop.0.acquire("second", endpoints.clone()).await.unwrap();
         if let Some(second) = taken.first() {
@@ -294,7 +316,7 @@ async fn a_lease_expires_without_heartbeats<S: Store>(make: &impl AsyncFn() -> S
         }
         assert!(began.elapsed() < lease * 100, "the lease does not expire");
     }
-    assert!(!shop.0.heartbeat("first", LONG).await.unwrap().kept);
+    assert!(!shop.0.heartbeat("first", LONG, true).await.unwrap().kept);
     assert!(shop.claim("first", &owned[0]).await.is_empty());
     for claimed in claimed {
         assert!(!shop.settle(&claimed, AfterAttempt::Delivered).await);

@@ -25,6 +25,7 @@ pub(super) async fn heartbeat(
     transaction: &Transaction<'_>,
     worker: &str,
     lease: Duration,
+    able: bool,
 ) -> Result<Heartbeat> {
     if !is_name(worker) {
         return Err(InvalidMessage::Name("name of a worker").into());
@@ -38,21 +39,25 @@ pub(super) async fn heartbeat(
         Some(row) => row.try_get(0)?,
         None => false,
     };
-    let put = transaction.prepare_cached(&format!(
-        "WITH {TIME} INSERT INTO relent_worker_1 (id, until) SELECT $1, least(now + $2::bigint, {MAX_TIME}) FROM time
-         ON CONFLICT (id) DO UPDATE SET until = excluded.until"
-    )).await?;
+    let put = transaction
+        .prepare_cached(&format!(
+            "WITH {TIME} INSERT INTO relent_worker_1 (id, until, able)
+         SELECT $1, least(now + $2::bigint, {MAX_TIME}), $3::boolean FROM time
+         ON CONFLICT (id) DO UPDATE SET until = excluded.until, able = excluded.able"
+        ))
+        .await?;
     let lease = span(lease);
-    transaction.execute(&put, &[&worker, &lease]).await?;
+    transaction.execute(&put, &[&worker, &lease, &able]).await?;
     forget_expired(transaction).await?;
     let share = transaction.prepare_cached(
-        "SELECT (SELECT count(*) FROM relent_endpoint_1 WHERE activity = 0), (SELECT count(*) FROM relent_worker_1)",
+        "SELECT (SELECT count(*) FROM relent_endpoint_1 WHERE activity = 0), count(*), count(*) FILTER (WHERE able)
+         FROM relent_worker_1",
     ).await?;
     let row = transaction.query_one(&share, &[]).await?;
-    let share = count(&row, 0)?.div_ceil(count(&row, 1)?.max(1));
+    let [active, live, able_workers] = [count(&row, 0)?, count(&row, 1)?, count(&row, 2)?];
     Ok(Heartbeat {
         kept,
-        share: usize::try_from(share).unwrap_or(usize::MAX),
+        share: Heartbeat::share_of(active, live, able_workers, able),
     })
 }
 

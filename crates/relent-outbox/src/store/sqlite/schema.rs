@@ -28,7 +28,8 @@ pub(super) const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS relent_worker_1 (
         id    TEXT    NOT NULL PRIMARY KEY,
         until INTEGER NOT NULL,                  -- of its lease; as all times in microseconds since 1970
-        heartbeat  INTEGER NOT NULL DEFAULT 0         -- when that was written
+        heartbeat  INTEGER NOT NULL DEFAULT 0,        -- when that was written
+        able  INTEGER NOT NULL DEFAULT 1         -- to make attempts
     );
     CREATE TABLE IF NOT EXISTS relent_message_1 (
         row          INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
@@ -159,7 +160,8 @@ fn refused(why: String) -> rusqlite::Error {
 /// Whether the most recent additions exist.
 fn is_current(connection: &Connection) -> rusqlite::Result<bool> {
     Ok(has_column(connection, "relent_key_1", "checked")?
-        && has_column(connection, "relent_delivery_1", "started")?)
+        && has_column(connection, "relent_delivery_1", "started")?
+        && has_column(connection, "relent_worker_1", "able")?)
 }
 
 fn has_column(connection: &Connection, table: &str, column: &str) -> rusqlite::Result<bool> {
@@ -193,6 +195,7 @@ fn make(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(TABLES)?;
     for (table, column, kind) in [
         ("relent_worker_1", "heartbeat", "INTEGER NOT NULL DEFAULT 0"),
+        ("relent_worker_1", "able", "INTEGER NOT NULL DEFAULT 1"),
         ("relent_delivery_1", "written", "INTEGER NOT NULL DEFAULT 0"),
         ("relent_delivery_1", "started", "INTEGER NOT NULL DEFAULT 0"),
         ("relent_attempt_1", "request", "TEXT NOT NULL DEFAULT ''"),

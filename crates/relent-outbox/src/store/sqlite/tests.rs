@@ -47,7 +47,7 @@ async fn shop(store: &Sqlite) {
 
 /// The worker takes all endpoints with work.
 async fn take(store: &Sqlite, worker: &str) -> Vec<OwnedEndpoint> {
-    store.heartbeat(worker, LEASE).await.unwrap();
+    store.heartbeat(worker, LEASE, true).await.unwrap();
     let work = store.find_work(worker, Duration::ZERO, 100).await.unwrap();
     let endpoints = work.iter().map(|work| work.endpoint).collect();
     store.acquire(worker, endpoints).await.unwrap()
@@ -104,8 +104,8 @@ async fn a_late_worker_writes_nothing_and_its_attempt_counts_as_lost() {
     assert_eq!((sent[0].attempt, &sent[0].session[..]), (2, &[1][..]));
     // The response to the settle was lost, and it is repeated.
     assert_eq!(store.settle(vec![again]).await.unwrap(), [false]);
-    assert!(!store.heartbeat("first", LEASE).await.unwrap().kept);
-    assert!(store.heartbeat("second", LEASE).await.unwrap().kept);
+    assert!(!store.heartbeat("first", LEASE, true).await.unwrap().kept);
+    assert!(store.heartbeat("second", LEASE, true).await.unwrap().kept);
 }
 
 #[tokio::test]
@@ -125,7 +125,7 @@ async fn messages_of_an_order_key_are_claimed_one_after_another() {
         assert_eq!(work.await.unwrap(), []);
         assert!(claim(&store, "worker", &owned[0]).await.is_empty());
         time.fetch_add(60_000_000, Ordering::Relaxed);
-        store.heartbeat("worker", LEASE * 100).await.unwrap();
+        store.heartbeat("worker", LEASE * 100, true).await.unwrap();
         let claimed = claim(&store, "worker", &owned[0]).await;
         let delivered = settled(&claimed[0], AfterAttempt::Delivered);
         assert_eq!(store.settle(vec![delivered]).await.unwrap(), [true]);
@@ -275,7 +275,7 @@ fn messages_that_are_not_due_do_not_slow_sqlite_calls() {
         let endpoint = Endpoint::new("shop", "https://shop.example/notify");
         operate::put_endpoint(connection, &endpoint).unwrap();
         backlog(connection, 1_000_000_000, many);
-        work::heartbeat(connection, 1, "worker", LEASE).unwrap();
+        work::heartbeat(connection, 1, "worker", LEASE, true).unwrap();
         let owned = work::acquire(connection, 1, "worker", &[1]).unwrap();
         let wanted = ClaimRequest::of(&owned[0], 10);
         let cost = |claimed: usize| {
@@ -364,7 +364,7 @@ fn no_sqlite_statement_is_prepared_twice() {
         let endpoint = Endpoint::new(name, "https://shop.example/notify");
         operate::put_endpoint(connection, &endpoint).unwrap();
     }
-    work::heartbeat(connection, 1, "worker", LEASE).unwrap();
+    work::heartbeat(connection, 1, "worker", LEASE, true).unwrap();
     let owned = work::acquire(connection, 1, "worker", &[1, 2, 3]).unwrap();
     for round in 1..20 {
         let message = |endpoint: &OwnedEndpoint| {
@@ -479,7 +479,7 @@ async fn long_lists_of_operators_delay_no_read_of_a_worker() {
     let (store, _directory) = open();
     shop(&store).await;
     store.enqueue(vec![message("paid")]).await.unwrap();
-    store.heartbeat("worker", LEASE).await.unwrap();
+    store.heartbeat("worker", LEASE, true).await.unwrap();
     let all = u32::try_from(OPERATOR_READERS).unwrap();
     let _lists = store.readers.for_operators.acquire_many(all).await.unwrap();
     let find = store.find_work("worker", Duration::ZERO, 100);

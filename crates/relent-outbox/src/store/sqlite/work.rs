@@ -17,27 +17,27 @@ pub(super) fn heartbeat(
     now: i64,
     worker: &str,
     lease: Duration,
+    able: bool,
 ) -> Result<Heartbeat, SqliteError> {
     if !is_name(worker) {
         return Err(InvalidMessage::Name("name of a worker").into());
     }
     let kept = has_lease(connection, now, worker)?;
     let mut put = connection.prepare_cached(
-        "INSERT INTO relent_worker_1 (id, until, heartbeat) VALUES (?1, ?2, ?3)
-         ON CONFLICT (id) DO UPDATE SET until = excluded.until, heartbeat = excluded.heartbeat",
+        "INSERT INTO relent_worker_1 (id, until, heartbeat, able) VALUES (?1, ?2, ?3, ?4)
+         ON CONFLICT (id) DO UPDATE SET until = excluded.until, heartbeat = excluded.heartbeat, able = excluded.able",
     )?;
-    put.execute((worker, later(now, lease), now))?;
+    put.execute((worker, later(now, lease), now, able))?;
     forget_expired(connection, now)?;
     let mut share = connection.prepare_cached(
         "SELECT (SELECT count(*) FROM relent_endpoint_1 WHERE activity = 0),
-             (SELECT count(*) FROM relent_worker_1)",
+             count(*), count(*) FILTER (WHERE able) FROM relent_worker_1",
     )?;
-    let (active, workers) = share.query_row([], |row| Ok((count(row, 0)?, count(row, 1)?)))?;
-    let share = active.div_ceil(workers.max(1));
-    Ok(Heartbeat {
-        kept,
-        share: usize::try_from(share).unwrap_or(usize::MAX),
-    })
+    let share = share.query_row([], |row| {
+        let [active, live, able_workers] = [count(row, 0)?, count(row, 1)?, count(row, 2)?];
+        Ok(Heartbeat::share_of(active, live, able_workers, able))
+    })?;
+    Ok(Heartbeat { kept, share })
 }
 
 pub(super) fn has_lease(connection: &Connection, now: i64, worker: &str) -> rusqlite::Result<bool> {

@@ -39,7 +39,8 @@ impl<S: Store> EventLoop<S> {
         let owned = self.endpoints.len();
         let endpoints = self.endpoints.values();
         let faulty = endpoints.filter(|endpoint| endpoint.fault.fault().is_some());
-        observe::holding(owned, self.in_flight.len(), faulty.count());
+        let faulty = faulty.count().max((!self.ability.is_able()).into());
+        observe::holding(owned, self.in_flight.len(), faulty);
         let (within, most) = (self.setup.config.poll, self.search.begin(now, owned));
         self.ownership.search_begins();
         let (store, name) = (self.setup.store.clone(), self.setup.config.name.clone());

@@ -130,9 +130,15 @@ impl<S: Store> EventLoop<S> {
             }
             next = AfterAttempt::Held(LONGEST_WAIT, fault.error);
             self.queue.push(claimed.endpoint);
-        } else if let Some(endpoint) = endpoint.filter(|_| is_current) {
-            // A fault under the old rules need not exist under the current ones.
-            endpoint.hold(now, fault);
+        } else {
+            let is_of_machine = fault.kind.is_of_machine();
+            if let Some(endpoint) = endpoint.filter(|_| is_current) {
+                // A fault under the old rules need not exist under the current ones.
+                endpoint.hold(now, fault);
+            }
+            if is_of_machine && self.in_flight.is_in_process() {
+                self.doubt(claimed.endpoint);
+            }
         }
         self.settle(now, claimed, next, claimed.session.clone(), None);
     }

@@ -41,6 +41,8 @@ pub(super) enum Fault {
 struct Tables {
     origin: Instant,
     workers: BTreeMap<String, Instant>,
+    /// The workers that are not able to make attempts.
+    unable: BTreeSet<String>,
     endpoints: BTreeMap<i64, EndpointRow>,
     rows: BTreeMap<i64, Row>,
     faults: HashMap<&'static str, Vec<Fault>>,
@@ -138,6 +140,7 @@ impl Memory {
         Self(Arc::new(Mutex::new(Tables {
             origin: Instant::now(),
             workers: BTreeMap::new(),
+            unable: BTreeSet::new(),
             endpoints: (1..)
                 .zip(endpoints.into_iter().map(EndpointRow::new))
                 .collect(),
@@ -448,6 +451,8 @@ impl Tables {
     fn forget_expired(&mut self) {
         let now = Instant::now();
         self.workers.retain(|_, until| now < *until);
+        self.unable
+            .retain(|worker| self.workers.contains_key(worker));
         for row in self.endpoints.values_mut() {
             if !self.workers.contains_key(&row.owner) {
                 row.owner.clear();
@@ -471,7 +476,12 @@ impl Store for Memory {
         Hints::of(self.lock().hints.subscribe())
     }
 
-    async fn heartbeat(&self, worker: &str, lease: Duration) -> Result<Heartbeat, Broken> {
+    async fn heartbeat(
+        &self,
+        worker: &str,
+        lease: Duration,
+        able: bool,
+    ) -> Result<Heartbeat, Broken> {
         if self.call_faults(|call_faults| call_faults.without_heartbeats.contains(worker))
             == Some(true)
         {
@@ -483,6 +493,10 @@ impl Store for Memory {
             tables
                 .workers
                 .insert(worker.to_owned(), Instant::now() + lease);
+            match able {
+                true => tables.unable.remove(worker),
+                false => tables.unable.insert(worker.to_owned()),
+            };
             tables.forget_expired();
             let active = tables
                 .endpoints
@@ -491,7 +505,12 @@ impl Store for Memory {
                 .count();
             Heartbeat {
                 kept,
-                share: active.div_ceil(tables.workers.len().max(1)),
+                share: Heartbeat::share_of(
+                    active as u64,
+                    tables.workers.len() as u64,
+                    (tables.workers.len() - tables.unable.len()) as u64,
+                    able,
+                ),
             }
         })
         .await

@@ -60,7 +60,7 @@ async fn messages_written_with_the_clock_ahead_wait_no_longer_than_planned() {
 
     time.fetch_sub(DAY, Ordering::Relaxed);
     assert!(!due(&store, "worker", 3600 * SECOND).await);
-    assert!(store.heartbeat("worker", LEASE).await.unwrap().kept);
+    assert!(store.heartbeat("worker", LEASE, true).await.unwrap().kept);
     // The running attempts have been settled.
     assert!(!due(&store, "worker", 59 * SECOND).await);
     assert!(due(&store, "worker", 60 * SECOND).await);
@@ -68,7 +68,7 @@ async fn messages_written_with_the_clock_ahead_wait_no_longer_than_planned() {
     // Times are corrected once, even by a process that has not seen the step.
     drop(store);
     let store = open_at(&directory, &time);
-    assert!(store.heartbeat("worker", LEASE).await.unwrap().kept);
+    assert!(store.heartbeat("worker", LEASE, true).await.unwrap().kept);
     time.fetch_add(40 * SECOND, Ordering::Relaxed);
     let owned = take(&store, "worker").await;
     let claimed = claim(&store, "worker", &owned[0]).await;
@@ -91,11 +91,11 @@ async fn due_times_written_with_the_right_clock_are_kept() {
     shop(&store).await;
     let later = message("later").delay(Duration::from_secs(48 * 3600));
     store.enqueue(vec![later]).await.unwrap();
-    store.heartbeat("worker", LEASE).await.unwrap();
+    store.heartbeat("worker", LEASE, true).await.unwrap();
     time.fetch_add(DAY, Ordering::Relaxed);
-    store.heartbeat("worker", LEASE).await.unwrap();
+    store.heartbeat("worker", LEASE, true).await.unwrap();
     time.fetch_sub(DAY, Ordering::Relaxed);
-    store.heartbeat("worker", LEASE).await.unwrap();
+    store.heartbeat("worker", LEASE, true).await.unwrap();
     assert!(!due(&store, "worker", 2 * DAY - SECOND).await);
     assert!(due(&store, "worker", 2 * DAY).await);
 }
@@ -131,7 +131,7 @@ async fn an_attempt_across_a_clock_step_back_is_settled() {
     let owned = take(&store, "worker").await;
     let claimed = claim(&store, "worker", &owned[0]).await;
     time.fetch_sub(DAY, Ordering::Relaxed);
-    assert!(store.heartbeat("worker", LEASE).await.unwrap().kept);
+    assert!(store.heartbeat("worker", LEASE, true).await.unwrap().kept);
     let delivered = settled(&claimed[0], AfterAttempt::Delivered);
     assert_eq!(store.settle(vec![delivered]).await.unwrap(), [true]);
 }

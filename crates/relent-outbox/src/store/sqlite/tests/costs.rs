@@ -50,7 +50,7 @@ fn steps(endpoints: i64, each: i64) -> Vec<(&'static str, u64)> {
     let now = 500_000_000;
     let (mut owned, mut claimed) = (Vec::new(), Vec::new());
     measure("heartbeat", &mut || {
-        work::heartbeat(connection, now, "worker", LEASE).unwrap();
+        work::heartbeat(connection, now, "worker", LEASE, true).unwrap();
     });
     measure("find", &mut || {
         let found = work::find(connection, now, "worker", Duration::ZERO, 100);
