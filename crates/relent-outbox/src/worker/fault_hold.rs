@@ -36,12 +36,18 @@ impl FaultHold {
         until.filter(|until| now < *until)
     }
 
-    /// Holds all messages, or extends the hold: each lasts longer than the one before.
+    /// Holds all messages, or extends the hold: each lasts longer than the one before. Attempts that ran at the same time
+    /// extend it once.
     pub(super) fn begin(&mut self, now: Instant, endpoint: &Endpoint, fault: LocalFault) {
-        let wait = next_wait(self.hold.as_ref().map(|hold| hold.wait));
         let is_new = self.fault().is_none_or(|before| before.kind != fault.kind);
         observe::local_fault(&endpoint.tenant, &endpoint.name, &fault, is_new);
-        let until = now + wait;
+        let (until, wait) = match &self.hold {
+            Some(hold) if now < hold.until => (hold.until, hold.wait),
+            before => {
+                let wait = next_wait(before.as_ref().map(|hold| hold.wait));
+                (now + wait, wait)
+            }
+        };
         self.hold = Some(Hold { fault, until, wait });
     }
 
@@ -66,7 +72,7 @@ mod tests {
 
     #[test]
     fn holds_grow_until_the_fault_is_fixed() {
-        let (now, endpoint) = (Instant::now(), Endpoint::new("a", "https://a.example/"));
+        let (mut now, endpoint) = (Instant::now(), Endpoint::new("a", "https://a.example/"));
         let fault = || LocalFault {
             kind: FaultKind::Resolver,
             error: "for a test".to_owned(),
@@ -75,10 +81,13 @@ mod tests {
         let mut before = Duration::ZERO;
         for _ in 0..9 {
             hold.begin(now, &endpoint, fault());
-            let wait = hold.until(now).unwrap() - now;
+            let until = hold.until(now).unwrap();
+            let wait = until - now;
             assert!(wait > before || wait == LONGEST_WAIT, "{wait:?}");
-            assert_eq!(hold.until(now + wait), None, "a test may be sent");
-            before = wait;
+            hold.begin(now + wait / 2, &endpoint, fault());
+            assert_eq!(hold.until(now), Some(until), "it ran at the same time");
+            assert_eq!(hold.until(until), None, "a test may be sent");
+            (now, before) = (until, wait);
         }
         hold.end(&endpoint);
         assert!(hold.fault().is_none());
