@@ -1,6 +1,6 @@
 //! Name resolution with an address guard, and connections to the checked addresses.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
@@ -36,16 +36,29 @@ pub trait Resolve: Send + Sync + 'static {
 
 /// Resolves names by the system (`getaddrinfo`), on a thread for blocking work. A tokio runtime has 512 such threads by
 /// default; resolutions use at most 384. A resolution without a response cannot be cancelled, and a store in the same
-/// process needs such threads, too.
+/// process needs such threads, too. Names whose last resolution took 1 s or longer use at most 128 of them, so that
+/// names whose servers do not respond leave threads to the others.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemResolver;
 
+static LOOK_UPS: LookUps = LookUps::new();
+/// A resolution that takes this time is slow.
+const SLOW_RESOLUTION: Duration = Duration::from_secs(1);
+/// The number of slow names to remember. Beyond it all are forgotten.
+const MAX_SLOW_NAMES: usize = 10_000;
+
 /// Limits concurrent resolutions.
-static RESOLUTION_PERMITS: Semaphore = Semaphore::const_new(384);
+struct LookUps {
+    quick: Semaphore,
+    slow: Semaphore,
+    /// The names whose last resolution was slow.
+    slow_names: Mutex<BTreeSet<String>>,
+}
 
 impl Resolve for SystemResolver {
     fn resolve(&self, name: String) -> Resolving {
-        Box::pin(look_up(move || {
+        let of = name.clone();
+        let look_up = move || {
             // Without a socket type, each address is returned once per type.
             let hints = AddrInfoHints {
                 socktype: SockType::Stream.into(),
@@ -54,24 +67,74 @@ impl Resolve for SystemResolver {
             let found = getaddrinfo(Some(&name), None, Some(hints)).map_err(unknown)?;
             // Addresses other than IPv4 and IPv6 cannot be called.
             Ok(found.flatten().map(|found| found.sockaddr.ip()).collect())
-        }))
+        };
+        Box::pin(LOOK_UPS.run(of, look_up))
     }
 }
 
-/// Runs the closure on a thread for blocking work, when a permit is free.
-async fn look_up<T: Send + 'static>(
-    look_up: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    let permit = RESOLUTION_PERMITS
-        .acquire()
-        .await
-        .map_err(io::Error::other)?;
-    let looking = tokio::task::spawn_blocking(move || {
-        // The permit is held until the closure ends, even if the caller no longer waits.
-        let _permit = permit;
-        look_up()
-    });
-    looking.await.map_err(io::Error::other)?
+impl LookUps {
+    const fn new() -> Self {
+        Self {
+            quick: Semaphore::const_new(256),
+            slow: Semaphore::const_new(128),
+            slow_names: Mutex::new(BTreeSet::new()),
+        }
+    }
+
+    fn slow_names(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.slow_names
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs the closure, which resolves this name, on a thread for blocking work, when a permit is free.
+    async fn run<T: Send + 'static>(
+        &'static self,
+        name: String,
+        look_up: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let permits = match self.slow_names().contains(&name) {
+            true => &self.slow,
+            false => &self.quick,
+        };
+        let permit = permits.acquire().await.map_err(io::Error::other)?;
+        let mut running = LookUp {
+            of: self,
+            name,
+            began: Instant::now(),
+            has_ended: false,
+        };
+        let looking = tokio::task::spawn_blocking(move || {
+            // The permit is held until the closure ends, even if the caller no longer waits.
+            let _permit = permit;
+            look_up()
+        });
+        let found = looking.await;
+        running.has_ended = true;
+        found.map_err(io::Error::other)?
+    }
+}
+
+/// A running resolution, until it ends or its caller no longer waits.
+struct LookUp {
+    of: &'static LookUps,
+    name: String,
+    began: Instant,
+    has_ended: bool,
+}
+
+impl Drop for LookUp {
+    fn drop(&mut self) {
+        let mut names = self.of.slow_names();
+        if self.began.elapsed() >= SLOW_RESOLUTION {
+            if names.len() >= MAX_SLOW_NAMES {
+                names.clear();
+            }
+            names.insert(std::mem::take(&mut self.name));
+        } else if self.has_ended {
+            names.remove(&self.name);
+        }
+    }
 }
 
 /// Distinguishes a name that does not exist from a failed resolution.
@@ -310,11 +373,12 @@ mod tests {
     async fn hanging_resolutions_leave_blocking_threads_to_others() {
         let (answer, answers) = channel::<()>();
         let answers = Arc::new(std::sync::Mutex::new(answers));
+        let look_ups: &LookUps = Box::leak(Box::new(LookUps::new()));
         let looking: Vec<_> = (0..600)
-            .map(|_| {
+            .map(|number| {
                 let answers = Arc::clone(&answers);
                 // No resolution ends before the test does.
-                tokio::spawn(look_up(move || {
+                tokio::spawn(look_ups.run(number.to_string(), move || {
                     let _ = answers.lock().unwrap().recv();
                     Ok(())
                 }))
@@ -331,6 +395,40 @@ mod tests {
         let other = tokio::time::timeout(Duration::from_secs(10), other).await;
         drop(answer);
         assert!(other.is_ok(), "a store would wait for a thread");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn names_without_a_response_leave_permits_to_others() {
+        let look_ups: &LookUps = Box::leak(Box::new(LookUps::new()));
+        let all = look_ups.quick.available_permits();
+        for left in [all - 200, all] {
+            let (answer, answers) = channel::<()>();
+            let answers = Arc::new(std::sync::Mutex::new(answers));
+            let look_up = |number: usize| {
+                let answers = Arc::clone(&answers);
+                look_ups.run(number.to_string(), move || {
+                    let _ = answers.lock().unwrap().recv();
+                    Ok(())
+                })
+            };
+            let looking: Vec<_> = (0..200).map(|one| tokio::spawn(look_up(one))).collect();
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(look_ups.quick.available_permits(), left);
+            tokio::time::advance(SLOW_RESOLUTION).await;
+            for looking in looking {
+                looking.abort();
+                assert!(looking.await.is_err());
+            }
+            drop(answer);
+            while look_ups.quick.available_permits() < all {
+                tokio::task::yield_now().await;
+            }
+        }
+        assert_eq!(look_ups.slow_names().len(), 200);
+        look_ups.run("7".to_owned(), || Ok(())).await.unwrap();
+        assert!(!look_ups.slow_names().contains("7"), "it responds again");
     }
 
     /// Resolves by these functions: the first for `shop.example`, the second for any other name.
