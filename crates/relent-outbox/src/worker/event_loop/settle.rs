@@ -16,6 +16,7 @@ use crate::sender::AttemptResult;
 use crate::store::{AfterAttempt, AttemptRecord, Claimed, Settled, Store, millis};
 use crate::text::printable;
 use crate::worker::attempt::{AttemptEnd, NoResult, broken_off};
+use crate::worker::endpoint_state::EndpointState;
 use crate::worker::in_flight::Running;
 use crate::worker::results::{Pending, Written};
 use crate::worker::store_calls::{CallResult, StoreCall};
@@ -62,7 +63,11 @@ impl<S: Store> EventLoop<S> {
             observe::acknowledged(waited);
             let session = schedule.save();
             self.settle(now, &claimed, AfterAttempt::Delivered, session, Some(&sent));
-            if let Some(reason) = sent.disable {
+            let is_current =
+                |endpoint: &EndpointState| endpoint.registration.revision == claimed.revision;
+            if let Some(reason) = sent.disable
+                && self.endpoints.get(&id).is_some_and(is_current)
+            {
                 self.disable(now, id, reason.to_owned());
             }
         } else {

@@ -190,3 +190,32 @@ async fn no_attempt_starts_after_an_endpoint_is_disabled_or_deleted() {
         let _ = running.stop().await;
     }
 }
+
+/// A response to an attempt by old rules does not disable the changed endpoint.
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_changed_is_not_given_up_by_a_response_to_its_old_url() {
+    let store = Memory::new([endpoint(0)]);
+    let transport = Transport::new(watch::channel(true).1, async |mut job: Job| {
+        job.ready().await?;
+        let is_new = job.rules.endpoint.url.ends_with("/new");
+        let takes = if is_new { 14 * SECOND } else { 2 * SECOND };
+        sleep(takes).await;
+        let mut sent = AttemptResult::failed(refused(), String::new(), takes);
+        (sent.outcome, sent.disable) = (Ok(()), Some("it answered webhook-delivery: disable"));
+        Ok(sent)
+    });
+    let running = run(worker(&store, transport, config("one")));
+    store.add(1, "x");
+    sleep(SECOND).await;
+    store.change(1, |endpoint| {
+        endpoint.url = "https://shop.example/new".to_owned()
+    });
+    store.add(1, "x");
+    until(|| store.unended() == 1).await;
+    sleep(SECOND).await;
+    assert_eq!((store.disabled(1), store.calls("release")), (None, 0));
+    until_ended(&store).await;
+    sleep(SECOND).await;
+    assert!(store.disabled(1).is_some(), "by the new URL");
+    let _ = running.stop().await;
+}
