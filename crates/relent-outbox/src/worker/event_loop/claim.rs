@@ -251,7 +251,11 @@ impl<S: Store> EventLoop<S> {
 
     /// Whether the message [needs isolation](crate::worker::isolation) and does not have it yet.
     fn needs_isolation(&mut self, claimed: &Claimed) -> bool {
-        if self.isolation.is_active() || !Schedule::was_lost(&claimed.session) {
+        // A message that kills the process which makes its attempts does not kill this one, if that is another.
+        if self.isolation.is_active()
+            || !self.in_flight.is_in_process()
+            || !Schedule::was_lost(&claimed.session)
+        {
             return false;
         }
         let Some(endpoint) = self.endpoints.get_mut(&claimed.endpoint) else {

@@ -129,3 +129,23 @@ async fn isolated_messages_wait_no_longer_because_of_a_store_outage() {
     }
     let _ = running.stop().await;
 }
+
+/// Other processes make the attempts, so isolation would protect nothing, and delay all other messages.
+#[tokio::test(start_paused = true)]
+async fn a_worker_with_a_relay_isolates_no_message() {
+    let two = TEN.replace("max_retries = 9", "max_retries = 1");
+    let store = Memory::new((0..2).map(|number| endpoint(number).policy(&two)));
+    let suspect = store.add(1, "x");
+    let receivers = Receivers::new(|_| (10 * SECOND, None));
+    let running = run(worker(&store, receivers.remote(), config("lost")));
+    until(|| receivers.hits() == 1).await;
+    running.worker.abort();
+    let running = run(worker(&store, receivers.remote(), config("one")));
+    until(|| receivers.hits() == 2).await;
+    store.row(suspect, |row| assert_eq!(row.attempt, 2));
+    store.add(2, "x");
+    let began = Instant::now();
+    until(|| receivers.hits() == 3).await;
+    assert!(began.elapsed() < 5 * SECOND, "{:?}", began.elapsed());
+    let _ = running.stop().await;
+}
