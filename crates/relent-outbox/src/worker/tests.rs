@@ -8,6 +8,7 @@ mod faults;
 mod fleet;
 mod held;
 mod hints;
+mod late;
 mod lost;
 mod memory;
 

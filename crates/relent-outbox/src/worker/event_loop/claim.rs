@@ -193,8 +193,9 @@ impl<S: Store> EventLoop<S> {
         may_send &= ticket
             .as_mut()
             .is_some_and(|ticket| self.in_flight.fit(&mut ticket.place, size));
+        let is_late = self.is_late(&claimed);
         match ticket {
-            Some(ticket) if may_send && !self.needs_isolation(&claimed) => {
+            Some(ticket) if may_send && !is_late && !self.needs_isolation(&claimed) => {
                 self.start(now, claimed, ticket);
             }
             ticket => {
@@ -203,9 +204,32 @@ impl<S: Store> EventLoop<S> {
                 {
                     endpoint.cancel(self.clock.at(now), ticket, &mut self.in_flight);
                 }
-                self.not_sent(now, &claimed);
+                match may_send && is_late {
+                    true => self.end_late(now, &claimed),
+                    false => self.not_sent(now, &claimed),
+                }
             }
         }
+    }
+
+    /// Whether the deadline of the message's policy has passed, so that its attempt could take no time.
+    fn is_late(&self, claimed: &Claimed) -> bool {
+        self.endpoints
+            .get(&claimed.endpoint)
+            .is_some_and(|endpoint| {
+                let schedule =
+                    Schedule::at_attempt(&claimed.session, claimed.attempt, claimed.began);
+                let limit = schedule.attempt_limit(&endpoint.rules().policy, claimed.now);
+                limit.is_some_and(|limit| limit.is_zero())
+            })
+    }
+
+    /// Ends a message whose deadline has passed while it waited. That is no evidence about the endpoint.
+    fn end_late(&mut self, now: Instant, claimed: &Claimed) {
+        let mut schedule = Schedule::at_attempt(&claimed.session, claimed.attempt, claimed.began);
+        let why = "it was not sent: its deadline passed before";
+        let sent = broken_off(why, Duration::ZERO);
+        self.failed(now, claimed, claimed.now, &mut schedule, &sent, false);
     }
 
     fn start(&mut self, now: Instant, mut claimed: Claimed, ticket: Ticket) {

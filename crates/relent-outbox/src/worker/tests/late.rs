@@ -1,0 +1,28 @@
+//! Messages whose deadline passes while they wait.
+
+use super::*;
+
+/// With attempts that a deadline of zero cuts off, the breaker would stay down, and hold the other messages.
+#[tokio::test(start_paused = true)]
+async fn a_message_whose_deadline_has_passed_is_not_sent_and_is_no_evidence_about_its_endpoint() {
+    let store = Memory::new([endpoint(0).policy(format!("deadline = \"1h\"\n{TEN}"))]);
+    let receivers = quick();
+    let running = start(&store, &receivers, config("one"));
+    store.set_disabled(1, true);
+    let late: Vec<_> = (0..100).map(|_| store.add(1, "late")).collect();
+    sleep(3601 * SECOND).await;
+    store.add(1, "in time");
+    store.set_disabled(1, false);
+    let began = Instant::now();
+    until_ended(&store).await;
+    assert!(began.elapsed() < 5 * SECOND, "{:?}", began.elapsed());
+    assert_eq!(receivers.hits(), 1);
+    for row in late {
+        store.row(row, |row| match &row.ended {
+            Some(Err(reason)) => assert!(reason.contains("not sent"), "{reason}"),
+            ended => panic!("{ended:?}"),
+        });
+    }
+    assert_eq!(store.health(1).failing_since(), None);
+    let _ = running.stop().await;
+}
