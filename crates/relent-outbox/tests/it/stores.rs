@@ -229,6 +229,38 @@ mod postgres {
         }
     }
 
+    /// Otherwise its attempt would count, although none was made.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_claimed_message_is_returned_even_if_a_search_behind_it_fails() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let store = shop(&server, "behind").await;
+        let ordered = ["first", "second"].map(|event| message(event).in_order("key"));
+        store.enqueue(ordered.to_vec()).await.unwrap();
+        let owned = take(&store).await;
+        let client = store.pool().get().await.unwrap();
+        // Each search of a claim fires it once.
+        let fails = "CREATE SEQUENCE updates;
+            CREATE FUNCTION fails() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                IF nextval('updates') > 1 THEN RAISE EXCEPTION 'for a test'; END IF;
+                RETURN NULL;
+            END $$;
+            CREATE TRIGGER fails AFTER UPDATE ON relent_delivery_1 EXECUTE FUNCTION fails()";
+        client.batch_execute(fails).await.unwrap();
+        let wanted = vec![ClaimRequest::of(&owned, 2)];
+        let claimed = store.claim("worker", wanted).await.unwrap();
+        assert_eq!(claimed.messages.len(), 1);
+        let updates = client.query_one("SELECT last_value > 1 FROM updates", &[]);
+        assert!(updates.await.unwrap().get::<_, bool>(0), "it searched on");
+        client
+            .batch_execute("DROP TRIGGER fails ON relent_delivery_1")
+            .await
+            .unwrap();
+        let delivered = settled(&claimed.messages[0], AfterAttempt::Delivered);
+        assert_eq!(store.settle(vec![delivered]).await.unwrap(), [true]);
+    }
+
     /// As a primary that becomes a replica, which keeps its connections open.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_connection_to_a_server_that_became_read_only_leaves_the_pool() {

@@ -101,19 +101,20 @@ impl<'a> Transaction<'a> {
     /// after it, so that both need one round trip. A later statement starts another transaction.
     pub(super) async fn commit_now(&self) -> Result<(), Error> {
         let commit = self.client.batch_execute("COMMIT");
-        if let Some(payload) = self.tells.get() {
+        let committed = if let Some(payload) = self.tells.get() {
             // In a transaction of its own, which writes nothing: one that does both would block all other commits.
             let hint = self.client.prepare_cached(TELL).await?;
             // The error is of no use: workers also poll.
             let parameters: [&(dyn ToSql + Sync); 1] = [payload];
             let hint = self.client.execute(&hint, &parameters);
             let (committed, _) = tokio::join!(biased; commit, hint);
-            committed?;
+            committed
         } else {
-            commit.await?;
-        }
+            commit.await
+        };
+        // A failed commit ends the transaction, too.
         self.begun.store(false, Relaxed);
-        Ok(())
+        committed
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use relent_server::postgres::Client;
+use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, ToSql};
 
@@ -299,10 +300,11 @@ fn claim_statement(with_fresh: bool) -> String {
     format!("WITH {TIME}, {claim}")
 }
 
-/// The number of messages examined at a time once some were put behind, and the number of repetitions in one claim. The
-/// rest of a longer queue is left to the next claim.
+/// The number of messages examined at a time once some were put behind, and the number of repetitions in one claim, and
+/// the time in which they begin. The rest of a longer queue is left to the next claim.
 const EXAMINED_ROWS: i64 = 1000;
 const MAX_EXAMINATIONS: usize = 10;
+const EXAMINATION_TIME: Duration = Duration::from_secs(1);
 
 pub(super) async fn claim(
     transaction: &Transaction<'_>,
@@ -325,6 +327,7 @@ pub(super) async fn claim(
 
     let (mut claims, mut unreadable) = (Claims::default(), Vec::new());
     let mut changed = BTreeSet::new();
+    let until = Instant::now() + EXAMINATION_TIME;
     // A failed message must not replace a fresh one that was put behind.
     let first_look = if with_fresh { EXAMINED_ROWS } else { 0 };
     for look in std::iter::once(first_look).chain([EXAMINED_ROWS; MAX_EXAMINATIONS]) {
@@ -332,7 +335,8 @@ pub(super) async fn claim(
             &worker, &ids, &fences, &most, &look, &revisions, &inline, &first,
         ];
         let parameters = &parameters[..if with_fresh { 8 } else { 7 }];
-        // Each round is a transaction, so that claimed messages are returned even if the next round fails.
+        // Each round is a transaction, so that claimed messages are returned even if the next round fails. Otherwise the
+        // attempts of this round would count, although none is made.
         let locked: [&(dyn ToSql + Sync); 1] = [&ids];
         let (locked, rows, committed) = tokio::join!(
             biased;
@@ -340,9 +344,11 @@ pub(super) async fn claim(
             transaction.query(&claim, parameters),
             transaction.commit_now(),
         );
-        locked?;
-        let rows = rows?;
-        committed?;
+        let rows = match locked.and(rows).and_then(|rows| committed.map(|()| rows)) {
+            Ok(rows) => rows,
+            Err(_) if !claims.messages.is_empty() => break,
+            Err(error) => return Err(error.into()),
+        };
         let mut put_behind = 0_i64;
         for row in &rows {
             put_behind = row.try_get(1)?;
@@ -363,13 +369,18 @@ pub(super) async fn claim(
             }
         }
         // Messages that were put behind have taken places of others.
-        if put_behind == 0 || most.iter().all(|most| *most == 0) {
+        if put_behind == 0 || most.iter().all(|most| *most == 0) || Instant::now() >= until {
             break;
         }
     }
     mark_dead(transaction, unreadable).await?;
     if !changed.is_empty() {
-        claims.changed = read_changed(transaction, &changed).await?;
+        match read_changed(transaction, &changed).await {
+            Ok(changed) => claims.changed = changed,
+            Err(error) if claims.messages.is_empty() => return Err(error),
+            // The next claim returns them.
+            Err(_) => {}
+        }
     }
     Ok(claims)
 }
