@@ -286,7 +286,8 @@ impl Sender {
         Target::parse(url, *http, guard)
     }
 
-    /// Makes one attempt. It ends within its limit, and is cancelled when the future is dropped.
+    /// Makes one attempt, which is cancelled when the future is dropped. It ends within its limit. If it had no connection
+    /// by then, it first tests the resolver, for up to 8 s more.
     pub async fn send(&self, outgoing: Outgoing<'_>) -> AttemptResult {
         let headers = match outgoing.headers() {
             Ok(headers) => headers,
