@@ -208,7 +208,7 @@ async fn an_endpoint_that_changed_is_not_given_up_by_a_response_to_its_old_url()
     store.add(1, "x");
     sleep(SECOND).await;
     store.change(1, |endpoint| {
-        endpoint.url = "https://shop.example/new".to_owned()
+        endpoint.url = "https://shop.example/new".to_owned();
     });
     store.add(1, "x");
     until(|| store.unended() == 1).await;
