@@ -28,7 +28,7 @@ use super::disabled::disabled;
 use super::server::{Connection, json, sanitized, text};
 use super::values::{acknowledged, tenant_and_name};
 use super::wait::{WAIT_LIMIT, WaitLimit, wait, wait_limit};
-use crate::console::{print, say};
+use crate::console::{print, report_error, say};
 use crate::exit_status::ExitError;
 use crate::human::human;
 use crate::options::duration;
@@ -411,9 +411,16 @@ async fn send_directly(
         true => json(&json!({ "id": id }))?,
         false => id.to_string(),
     };
-    print(&(printed + "\n"))
-        .map(|()| 0)
-        .map_err(ExitError::failed)
+    print_done(&printed);
+    Ok(0)
+}
+
+/// Prints the result of a message that is acknowledged or enqueued. An error does not change the exit status, since a
+/// failure might make the caller send the message again.
+fn print_done(result: &str) {
+    if let Err(error) = print(&format!("{result}\n")) {
+        report_error(&error);
+    }
 }
 
 /// Replaces the advice of a library's error by that for this command.
@@ -476,7 +483,7 @@ async fn send_through_server(
         true => json(&enqueued)?,
         false => id.clone(),
     };
-    print(&(printed + "\n")).map_err(ExitError::failed)?;
+    print_done(&printed);
     match args.wait {
         true => wait(&server, &id, args.timeout, args.quiet).await,
         false if args.quiet => Ok(0),
