@@ -68,11 +68,12 @@ const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(1);
 /// # Errors
 /// Nothing was sent: the arguments are wrong, data cannot be read, or the output cannot be written.
 pub(crate) async fn run(args: FetchArgs) -> Result<i32, ExitError> {
+    let start = RequestHead::from_args(&args).map_err(ExitError::usage)?;
+    // A named pipe can block this; a signal ends relent until it listens.
+    let policy = policy(&args).map_err(ExitError::usage)?;
     let mut signals = Signals::listen()
         .and_then(|signals| ignore_file_size_signal().map(|()| signals))
         .map_err(|error| ExitError::failed(format!("cannot listen to signals: {error}")))?;
-    let start = RequestHead::from_args(&args).map_err(ExitError::usage)?;
-    let policy = policy(&args).map_err(ExitError::usage)?;
     let proxies = match args.unix_socket {
         // A Unix socket replaces all proxies.
         Some(_) => Proxies::default(),

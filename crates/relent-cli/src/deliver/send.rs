@@ -210,9 +210,10 @@ pub(crate) struct SendArgs {
 }
 
 pub(super) async fn run(args: SendArgs) -> Result<i32, ExitError> {
+    // Standard input or a named pipe can block this; a signal ends relent until it listens.
+    let payload = payload(&args.data)?;
     let mut signals = Signals::listen()
         .map_err(|error| ExitError::failed(format!("cannot listen to signals: {error}")))?;
-    let payload = payload(&args.data)?;
     let progress = RefCell::new(Progress::Nothing);
     let sending = async {
         match &args.url {

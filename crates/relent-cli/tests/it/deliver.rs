@@ -1,13 +1,15 @@
 //! Tests of `relent deliver`: the real command, with real sockets.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Stdio;
 
 use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::deliver_support::{INSIDE, Receiver, Request, Server, until};
@@ -773,6 +775,30 @@ fn a_refused_endpoint_url_names_the_serve_option_that_allows_it() {
         assert_eq!(ran.status, 1, "{ran:?}");
         assert!(ran.stderr.contains(says), "{}", ran.stderr);
     }
+}
+
+/// A failure would make a script send it again, under another identifier.
+#[test]
+fn an_acknowledged_message_is_a_success_even_if_its_identifier_cannot_be_printed() {
+    let receiver = Receiver::start();
+    let url = receiver.url("/ok");
+    let send = [&["deliver", "send", &url, "-d", "x"][..], &INSIDE].concat();
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let sent = finish(relent(&send).stdout(full).spawn().unwrap());
+    assert_eq!((sent.status, receiver.seen().len()), (0, 1), "{sent:?}");
+    assert!(sent.stderr.contains("cannot write"), "{sent:?}");
+}
+
+#[test]
+fn a_signal_ends_send_while_it_reads_standard_input() {
+    let send = ["deliver", "send", "https://shop.example/", "-d", "@-"];
+    let mut child = relent(&send).stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // More than a pipe holds: it is written when relent reads.
+    stdin.write_all(&[b'x'; 100_000]).unwrap();
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    let ended = until("it ends", || child.try_wait().unwrap());
+    assert_eq!(ended.signal(), Some(Signal::SIGINT as i32));
 }
 
 /// Without a server, the attempts and policies are the same.
