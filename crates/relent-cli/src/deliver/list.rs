@@ -79,7 +79,7 @@ pub(crate) struct MessageFilter {
     #[arg(long, value_name = "NAME")]
     pub(super) tenant: Option<String>,
 
-    /// Messages to this endpoint
+    /// Messages to this endpoint, or TENANT/NAME; a name alone is that of the endpoint without a tenant
     #[arg(long, value_name = "NAME")]
     pub(super) endpoint: Option<String>,
 
@@ -130,12 +130,13 @@ impl EndFilter {
 }
 
 impl MessageFilter {
-    /// The tenant and the name of the endpoint, as far as they are given.
+    /// The tenant and the name of the endpoint, as far as they are given. A name alone is not that of the endpoints of
+    /// all tenants, as it is not in other commands.
     pub(super) fn tenant_and_endpoint(&self) -> (Option<String>, Option<String>) {
         match &self.endpoint {
             Some(name) => {
                 let (tenant, name) = tenant_and_name(self.tenant.as_deref(), name);
-                (tenant, Some(name))
+                (Some(tenant.unwrap_or_default()), Some(name))
             }
             None => (self.tenant.clone(), None),
         }

@@ -259,6 +259,34 @@ fn an_endpoint_is_named_as_it_is_printed() {
 }
 
 #[test]
+fn a_name_without_a_tenant_selects_no_messages_of_tenants() {
+    let at = Setup::start();
+    let url = at.receiver.url("/ok");
+    for name in ["shop", "acme/shop"] {
+        at.run(&["endpoints", "add", name, &url]);
+        let send = ["send", "--endpoint", name, "--event", "e", "-d", "1"];
+        let id = at.run(&send).stdout;
+        at.server.message_is(id.trim(), "delivered");
+    }
+    for (selected, tenant) in [
+        (&["--endpoint", "shop"][..], ""),
+        (&["--endpoint", "acme/shop"], "acme"),
+        (&["--endpoint", "shop", "--tenant", "acme"], "acme"),
+    ] {
+        let listed = at.run(&[&["list", "--json"][..], selected].concat());
+        let listed: Value = serde_json::from_str(&listed.stdout).unwrap();
+        let tenants: Vec<_> = listed.as_array().unwrap().iter().collect();
+        assert_eq!(tenants.len(), 1, "{selected:?}: {listed}");
+        assert_eq!(tenants[0]["tenant"], tenant, "{selected:?}");
+        let replay = ["replay", "--state", "delivered", "--json"];
+        let replayed = at.run(&[&replay[..], selected].concat()).stdout;
+        assert_eq!(replayed, "{\"resent\":1}\n", "{selected:?}");
+        at.server
+            .message_is(tenants[0]["id"].as_str().unwrap(), "delivered");
+    }
+}
+
+#[test]
 fn commands_say_that_an_endpoint_is_disabled() {
     let at = Setup::start();
     at.server.register(
