@@ -232,6 +232,11 @@ fn the_api_conforms_to_its_openapi_description() {
             json!({ "url": ok, "policy": "jitter = \"none\"\nmax_retries = -1" }),
             "line 2",
         ),
+        // It is a valid policy otherwise: a comment.
+        (
+            json!({ "url": ok, "policy": "#".repeat((64 << 10) + 1) }),
+            "64 KiB",
+        ),
         (json!({ "url": ok, "concurrency": 0 }), "nonzero"),
         (json!({ "url": ok, "secrets": ["hunter2"] }), "whsec_"),
         (json!({ "url": ok, "secrets": ["env:A-B"] }), "env:"),

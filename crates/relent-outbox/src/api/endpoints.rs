@@ -17,6 +17,7 @@ use relent_server::precondition::{EntityTag, PreconditionError, Preconditions};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::limits::MAX_POLICY;
 use super::response::{
     HandlerResult, Refused, name, ok, query, read, refuse, store_failed, stored, unacceptable,
 };
@@ -614,6 +615,12 @@ impl<S> Api<S> {
             .map_err(|error| unacceptable(error.to_string()))?;
         Target::parse(&endpoint.url, self.http_allowed, &self.guard)
             .map_err(|error| unacceptable(format!("url: {error}")))?;
+        if endpoint.policy.len() > MAX_POLICY {
+            return Err(unacceptable(format!(
+                "policy: it may have {} KiB",
+                MAX_POLICY >> 10
+            )));
+        }
         schedule::policy(&endpoint.policy)
             .map_err(|error| unacceptable(format!("policy: {error}")))?;
         endpoint

@@ -12,6 +12,8 @@ const BODY_MEMORY: usize = 64 << 20;
 const SHORT_BODY: u64 = 8 << 10;
 /// The largest number of messages in one request.
 pub const MAX_BATCH: usize = 1000;
+/// The largest policy of an endpoint, in bytes: 64 KiB. Lists of endpoints have all of their policies.
+pub(super) const MAX_POLICY: usize = 64 << 10;
 /// The largest body of a form of the page: 64 KiB.
 pub(super) const MAX_FORM: usize = 64 << 10;
 /// The time limit for the header of a request, and of an idle connection; and then for the body and the response.
