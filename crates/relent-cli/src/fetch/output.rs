@@ -304,7 +304,6 @@ impl Output {
                 Ok(())
             }
             BodyTarget::File(place) => {
-                place.settled = true;
                 let file = place.part.try_clone()?;
                 let modified = self.modified.take();
                 // A slow disk may take long; on a thread, signals are handled meanwhile.
@@ -319,6 +318,7 @@ impl Output {
                     self.notes
                         .push(format!("-R: {name} keeps its time: {error}"));
                 }
+                place.settled = true;
                 if let Some(lost) = place.part.complete()? {
                     self.notes.push(format!("{}: {lost}", self.name));
                 }
@@ -498,7 +498,9 @@ impl Sink for Output {
             let of = resumable.filter(|_| !self.include);
             let side = SideFile::new(&self.url, of, !self.include, total);
             if std::mem::take(&mut place.copy) {
-                place.part.take_up_copy(&side, from)?;
+                // A long file takes long; on a thread, signals are handled meanwhile.
+                let copy = place.part.take_up_copy(&side, from)?;
+                tokio::task::spawn_blocking(copy).await??;
             } else if resumable.is_none() {
                 // Several servers sent different validators, so the recorded one is no longer valid.
                 place.part.describe(side)?;
@@ -657,4 +659,86 @@ pub(super) fn head_bytes<B>(head: &Response<B>) -> Vec<u8> {
     }
     bytes.extend_from_slice(b"\r\n");
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests may")]
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use clap::Parser;
+    use tokio::task::spawn_blocking;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: FetchArgs,
+    }
+
+    /// Runs a test with the output to this file, on a runtime with one thread for slow work.
+    fn with_output(file: &Path, test: impl AsyncFnOnce(Output)) {
+        let url = "http://localhost/large";
+        let line = Line::parse_from(["fetch", url, "-o", file.to_str().unwrap()]);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(1)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let url = Url::parse(url).unwrap();
+            test(Output::open(&line.args, &Method::GET, &url).await.unwrap()).await;
+        });
+    }
+
+    /// Blocks the thread for slow work, as a slow disk does, until this is dropped.
+    fn slow_disk() -> mpsc::Sender<()> {
+        let (release, blocked) = mpsc::channel();
+        spawn_blocking(move || blocked.recv());
+        release
+    }
+
+    fn head(status: u16) -> Response<()> {
+        let head = Response::builder().status(status);
+        head.header(CONTENT_LENGTH, 3).body(()).unwrap()
+    }
+
+    #[test]
+    fn a_complete_body_is_left_for_another_call_if_its_sync_is_interrupted() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        with_output(&file, async |mut output| {
+            output.start(&head(200), None).await.unwrap();
+            output.write(Bytes::from_static(b"abc")).await.unwrap();
+            let _slow = slow_disk();
+            let finished = timeout(Duration::ZERO, output.finish()).await;
+            assert!(finished.is_err());
+            assert_eq!(output.left_over().map(|(length, _)| length), Some(3));
+        });
+        assert!(!file.exists());
+    }
+
+    #[test]
+    fn the_copy_of_a_resumed_file_leaves_the_thread_to_signals() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "abc").unwrap();
+        with_output(&file, async |mut output| {
+            if let BodyTarget::File(place) = &mut output.to {
+                place.copy = true;
+            }
+            let slow = slow_disk();
+            let head = head(206);
+            {
+                let mut resumed = std::pin::pin!(output.resume(&head, 3, None));
+                assert!(timeout(Duration::ZERO, &mut resumed).await.is_err());
+                drop(slow);
+                resumed.await.unwrap();
+            }
+            assert_eq!(output.left_over().map(|(length, _)| length), Some(3));
+        });
+    }
 }

@@ -260,21 +260,26 @@ impl Part {
         Ok(())
     }
 
-    /// Resumes after a copy of the first `length` bytes of FILE.
+    /// Resumes after a copy of the first `length` bytes of FILE. Returns the copying, which can take long. If it is
+    /// interrupted, FILE.part is a shorter part.
     ///
     /// # Errors
-    /// FILE cannot be copied.
-    pub(crate) fn take_up_copy(&mut self, side: &SideFile, length: u64) -> io::Result<()> {
+    /// One of the files cannot be written, or FILE cannot be copied.
+    pub(crate) fn take_up_copy(
+        &mut self,
+        side: &SideFile,
+        length: u64,
+    ) -> io::Result<impl FnOnce() -> io::Result<()> + Send + use<>> {
         self.begin(side)?;
-        let old = File::open(self.place.path())?;
-        let copied = io::copy(&mut old.take(length), &mut self.file)?;
-        if copied != length {
-            return Err(named(
-                self.place.path(),
-                &io::Error::other("it has become shorter meanwhile"),
-            ));
-        }
-        Ok(())
+        let (path, mut part) = (self.place.path().to_owned(), self.try_clone()?);
+        Ok(move || {
+            let copied = io::copy(&mut File::open(&path)?.take(length), &mut part)?;
+            if copied != length {
+                let shorter = io::Error::other("it has become shorter meanwhile");
+                return Err(named(&path, &shorter));
+            }
+            Ok(())
+        })
     }
 
     /// Starts over with a response that `side` describes.
@@ -344,7 +349,7 @@ impl Part {
         written
     }
 
-    /// Duplicates the descriptor, for a thread that syncs the file.
+    /// Duplicates the descriptor, for a thread that copies to the file or syncs it.
     pub(crate) fn try_clone(&self) -> io::Result<File> {
         self.file.try_clone()
     }
