@@ -191,7 +191,10 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, ExitError> {
         seen.retries = summary.attempts.saturating_sub(1);
         seen.elapsed = summary.elapsed;
         seen.exit = status;
-        if let Err(error) = print(&format.fill(&seen)) {
+        // On a thread, signals are handled while a stalled reader blocks it.
+        let text = format.fill(&seen);
+        let printed = unless_cancelled(&mut signals, spawn_blocking(move || print(&text))).await?;
+        if let Err(error) = printed.map_err(cannot_start)? {
             report_error(&format!("-w: {error}"));
         }
     }

@@ -69,7 +69,8 @@ Streams:
   the output of the final attempt only, when it has ended; the output of earlier
   attempts goes to standard error (--stream changes this). If standard output
   loses its reader (| head), no other attempt follows. After the deadline, the
-  output of a failed attempt is lost if its reader takes nothing for a second.
+  output of a failed attempt is lost if its reader takes nothing for a second,
+  and so are messages on standard error at any time.
   The buffers are bounded (--max-buffer).
 
 Attempts:
@@ -492,16 +493,26 @@ impl Run {
                     });
                 }
             };
+            let due = Instant::now().checked_add(after);
+            let own = attempted.ended.status();
+            let last_end = how.limits.last;
+            let mut interrupted = output::to_stderr(attempted.stdout, signals, last_end).await?;
             let waiting = NextRetry {
                 attempt: how.number,
                 outcome: verdict.last(),
                 hint: verdict.failure.hint,
                 wait: after,
             };
-            let own = attempted.ended.status();
-            let mut interrupted = output::to_stderr(attempted.stdout, signals).await?;
             if interrupted.is_none() {
-                interrupted = signals.cancelling(self.live.wait(&waiting)).await;
+                let waited = async {
+                    tokio::select! {
+                        biased;
+                        () = self.live.wait(&waiting) => {}
+                        // A slow reader does not postpone the next attempt.
+                        () = child::until(due) => {}
+                    }
+                };
+                interrupted = signals.cancelling(waited).await;
             }
             if let Some(signal) = interrupted {
                 return Ok(RunEnd {

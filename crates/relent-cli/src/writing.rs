@@ -3,8 +3,13 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// A reader that takes nothing for this long delays neither the end of relent after the deadline, nor messages.
+pub(crate) const STALLED_READER: Duration = Duration::from_secs(1);
 
 /// Like [`Write::write_all`], but also works if another process has made the descriptor non-blocking.
 pub(crate) fn write_all(to: &mut File, mut bytes: &[u8]) -> io::Result<()> {
@@ -23,4 +28,19 @@ pub(crate) fn write_all(to: &mut File, mut bytes: &[u8]) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a descriptor takes bytes within this time, or an error.
+pub(crate) fn takes_bytes(to: impl AsFd, within: Duration) -> bool {
+    let end = Instant::now() + within;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(to.as_fd(), PollFlags::POLLOUT)], left) {
+            Err(Errno::EINTR) => {}
+            Ok(0) => return false,
+            // A failed poll says nothing about the reader.
+            _ => return true,
+        }
+    }
 }

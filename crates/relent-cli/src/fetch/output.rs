@@ -1,7 +1,7 @@
 //! The output of a response body: complete, or as it arrives, but never twice.
 
 use std::fs::File;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use super::limits::Limits;
 use super::part_file::{EarlierPart, Part, PartSource, SideFile};
 use super::progress::{Progress, SharedBar};
 use super::write_out::SharedFetchData;
-use crate::console::report_error;
+use crate::console::{report, report_error};
 use crate::exit_status::ExitError;
 use crate::output_file::OutputTarget;
 use crate::spool::{self, Spool};
@@ -408,8 +408,7 @@ impl Output {
     /// Ends the line on standard error after a body without a final newline.
     pub(crate) fn end_line(&mut self) {
         if self.beside.take().is_some_and(|last| last != b'\n') {
-            // Write errors on standard error are ignored.
-            let _ = writeln!(io::stderr());
+            report("\n");
         }
     }
 

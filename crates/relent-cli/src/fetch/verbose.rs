@@ -1,10 +1,9 @@
 //! `-v`: the heads of requests and responses, without possible credentials.
 
-use std::io::Write;
-
 use http::{HeaderMap, Request, StatusCode, Version};
 
 use super::request::{is_secret, shown};
+use crate::console::report;
 
 /// Prints a request that is about to be sent.
 pub(super) fn on_request<B>(request: &Request<B>, attempt: u32) {
@@ -43,6 +42,5 @@ fn fields(mark: char, headers: &HeaderMap) {
 }
 
 fn line(mark: char, text: &str) {
-    // Write errors on standard error are ignored.
-    let _ = writeln!(anstream::stderr(), "{mark} {text}");
+    report(&format!("{mark} {text}\n"));
 }

@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::unistd::{AccessFlags, Pid, access};
 use regex::bytes::Regex;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
@@ -28,6 +28,7 @@ use crate::console::say;
 use crate::signals::{ProcessGroup, Signals, cancels};
 use crate::spool::Spool;
 use crate::stdout;
+use crate::writing::STALLED_READER;
 
 /// After the command has ended, a process that it left behind may still write. Its output is awaited
 /// until none has arrived for this long,
@@ -389,7 +390,7 @@ async fn supervise(
         // The output of a success is not cut off, since the command has done its work.
         let stalled = match ended {
             CommandEnd::Exit(0) if cancelled.is_none() => Duration::MAX,
-            _ => output::STALLED_READER,
+            _ => STALLED_READER,
         };
         let mut last_silence = pin!(async {
             until(output_deadline).await;
@@ -497,7 +498,7 @@ fn far_future() -> Instant {
 }
 
 /// Waits until `at`, or for ever without it.
-async fn until(at: Option<Instant>) {
+pub(crate) async fn until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
         None => pending().await,
@@ -670,13 +671,7 @@ async fn pump(
             }
             Sink::Stdout(unread) if unread.get() => {}
             Sink::Stdout(unread) => unread.set(!output::pass_on(buf[..n].to_vec()).await?),
-            Sink::Stderr => {
-                // A write error on standard error does not stop the command.
-                let mut stderr = tokio::io::stderr();
-                if stderr.write_all(&buf[..n]).await.is_ok() {
-                    let _ = stderr.flush().await;
-                }
-            }
+            Sink::Stderr => output::pass_on_to_stderr(buf[..n].to_vec()).await,
         }
         activity.passing_on.set(activity.passing_on.get() - 1);
         if let Sink::Spool { unread, .. } | Sink::Stdout(unread) = sink

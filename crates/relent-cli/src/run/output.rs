@@ -6,7 +6,6 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -15,10 +14,7 @@ use super::error::Error;
 use crate::signals::Signals;
 use crate::spool::Spool;
 use crate::stdout;
-use crate::writing::write_all;
-
-/// After the deadline, a reader of relent's output that takes nothing for this long does not delay the end.
-pub(crate) const STALLED_READER: Duration = Duration::from_secs(1);
+use crate::writing::{STALLED_READER, write_all};
 
 /// Writes the output of the final attempt to standard output. Returns the signal that ended the
 /// writing early, if one did. From `end` on, the reader has to take something at least each
@@ -96,27 +92,46 @@ pub(crate) async fn pass_on_kept(spool: &mut Spool) -> Result<bool, Error> {
     }
 }
 
+/// Passes a piece of output on to standard error while its command runs. A write error does not stop the command.
+pub(crate) async fn pass_on_to_stderr(piece: Vec<u8>) {
+    let Some(mut stderr) = stderr() else { return };
+    let written = tokio::task::spawn_blocking(move || write_all(&mut stderr, &piece));
+    let _ = written.await;
+}
+
 /// Writes the standard output of an attempt that is followed by another to standard error, where a
-/// user can see it and a pipe cannot. Returns the signal that ended the writing early, if one did.
-/// Write errors are ignored.
+/// user can see it and a pipe cannot. Returns the signal that ended the writing early, if one did. From `end` on, the
+/// reader has to take something at least each [`STALLED_READER`]. Write errors are ignored.
 ///
 /// # Errors
 /// The buffer cannot be read.
 pub(crate) async fn to_stderr(
     spool: Spool,
     signals: &mut Signals,
+    end: Option<Instant>,
 ) -> Result<Option<Signal>, Error> {
-    let Ok(stderr) = io::stderr().as_fd().try_clone_to_owned() else {
+    let Some(stderr) = stderr() else {
         return Ok(None);
     };
-    let stderr = File::from(stderr);
-    uninterrupted(signals, move || {
-        match copy(&spool, stderr, &AtomicU64::new(0)) {
-            Err(Error::WriteStdout(_)) => Ok(()),
-            result => result,
-        }
-    })
-    .await
+    let written = Arc::new(AtomicU64::new(0));
+    let count = written.clone();
+    let writing = uninterrupted(signals, move || match copy(&spool, stderr, &count) {
+        Err(Error::WriteStdout(_)) => Ok(()),
+        result => result,
+    });
+    tokio::select! {
+        done = writing => done,
+        () = stalled(end, &written) => Ok(None),
+    }
+}
+
+/// Standard error without the lock of Rust's own handle: a slow reader must not hold back messages by it.
+fn stderr() -> Option<File> {
+    io::stderr()
+        .as_fd()
+        .try_clone_to_owned()
+        .ok()
+        .map(File::from)
 }
 
 /// Runs `write` on its own thread, so that signals are handled while a slow reader blocks it.

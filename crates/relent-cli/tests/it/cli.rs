@@ -1,11 +1,39 @@
 //! Tests of the help, and of the messages for wrong input.
 
 use std::fs::{File, Permissions};
-use std::io::Read;
+use std::io::{Read, Write, pipe};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+
 use crate::support::{RELENT, finish, relent, run, run_with};
+
+/// A pipe that holds no more bytes, with its reader.
+fn full_pipe() -> (impl Read, impl Write + Into<std::process::Stdio>) {
+    let (reader, mut writer) = pipe().unwrap();
+    fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+    while writer.write(&[b'x'; 4096]).is_ok_and(|written| written > 0) {}
+    fcntl(&writer, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+    (reader, writer)
+}
+
+#[test]
+fn a_stalled_reader_of_standard_error_does_not_delay_the_end() {
+    let unreachable = "http://127.0.0.1:1/";
+    for (args, status) in [
+        (&["run", "--max-retries=0", "--", "false"][..], 1),
+        (&["run", "--", "no-such-command-4711"], 127),
+        (&["fetch", "-v", "--max-retries=0", unreachable], 7),
+        (&["deliver", "send", "--event=e"], 2),
+    ] {
+        let (unread, stderr) = full_pipe();
+        let mut relent = relent(args);
+        let ran = finish(relent.stderr(stderr).spawn().unwrap());
+        assert_eq!(ran.status, status, "{args:?}");
+        drop(unread);
+    }
+}
 
 #[test]
 fn the_short_help_lists_options_and_the_long_help_explains_them() {

@@ -57,6 +57,31 @@ fn a_stalled_reader_does_not_extend_the_deadline() {
 }
 
 #[test]
+fn a_stalled_reader_of_standard_error_extends_no_time_limit() {
+    // More than a pipe holds. In the first case relent writes it, in the others the command. The last message of relent
+    // does not fit behind it.
+    let command = "seq 400000 >&2; sleep 1000";
+    for (limits, script) in [
+        (
+            &["--deadline=1s", "--max-retries=9"][..],
+            "seq 400000; exit 7",
+        ),
+        (&["--deadline=1s", "--max-retries=0"], command),
+        (&["--attempt-timeout=1s", "--max-retries=0"], command),
+        (
+            &["--deadline=1s", "--max-retries=0", "--retry-on-output=x"],
+            command,
+        ),
+    ] {
+        let mut relent = sh_with_messages(limits, script).spawn().unwrap();
+        let unread = relent.stderr.take();
+        eventually("relent ends", || relent.try_wait().unwrap().is_some());
+        assert_eq!(relent.wait().unwrap().code(), Some(124), "{limits:?}");
+        drop(unread);
+    }
+}
+
+#[test]
 fn a_stalled_reader_gets_all_output_of_a_success() {
     for limits in [&["--stream"][..], &[], &["--max-buffer=1KiB"]] {
         let deadline = ["--deadline=1s", "--max-retries=0", "--retry-on-output=x"];
