@@ -62,6 +62,11 @@ impl TimeLimit {
         }))
     }
 
+    /// Whether this limit has passed.
+    pub(crate) fn is_over(self) -> bool {
+        self.0.is_some_and(|(end, _)| Instant::now() >= end)
+    }
+
     /// The outcome of a future, or the failure of an attempt that reached this limit.
     pub(crate) async fn timeout<F: Future>(
         self,

@@ -584,13 +584,18 @@ impl<'c> Download<'c> {
         let mut body = reqwest::Body::from(response);
         let mut window = self.rate.map(RateWindow::new);
         loop {
+            // The sink may have taken the time that was left, and the server is not asked for more.
+            let by_sink = self.until.is_over();
             let frame = match &mut window {
-                None => self.until.timeout(body.frame()).await?,
+                None => self.until.timeout(body.frame()).await,
                 Some(window) => {
-                    self.until
-                        .timeout(window.limit_frame(body.frame()))
-                        .await??
+                    let limited = window.limit_frame(body.frame());
+                    self.until.timeout(limited).await.flatten()
                 }
+            };
+            let frame = match by_sink {
+                true => frame.map_err(late_by_sink)?,
+                false => frame?,
             };
             let frame = match &mut proof {
                 Some(proof) => proof.check(frame, || body.is_end_stream()),
@@ -670,10 +675,12 @@ async fn until_deadline(
     deadline: TimeLimit,
     done: impl Future<Output = io::Result<()>>,
 ) -> Result<(), Box<AttemptFailure>> {
-    let done = deadline.timeout(done).await.map_err(|mut late| {
-        // The server has responded, and the sink is slow.
-        late.failure.scope = Scope::Request;
-        late
-    })?;
+    let done = deadline.timeout(done).await.map_err(late_by_sink)?;
     done.map_err(|error| AttemptFailure::local(StopReason::Permanent, AttemptError::Sink(error)))
+}
+
+/// The failure of an attempt that the sink has made late: the server has responded.
+fn late_by_sink(mut late: Box<AttemptFailure>) -> Box<AttemptFailure> {
+    late.failure.scope = Scope::Request;
+    late
 }

@@ -1008,39 +1008,60 @@ async fn bytes_passed_to_a_writer_are_not_written_again() {
     }
 }
 
-/// A sink whose writes never complete, and which reports the first one.
-struct StuckSink(Option<std::sync::mpsc::Sender<()>>);
+/// A sink whose writes take this long, and which reports the first one.
+struct SlowSink(Duration, Option<std::sync::mpsc::Sender<()>>);
 
-impl Sink for StuckSink {
+impl Sink for SlowSink {
     async fn start(&mut self, _: &Response<()>, _: Option<&Resumable>) -> io::Result<()> {
         Ok(())
     }
 
     async fn write(&mut self, _: Bytes) -> io::Result<()> {
-        self.0 = None;
-        pending().await
+        self.1 = None;
+        tokio::time::sleep(self.0).await;
+        Ok(())
     }
+}
+
+/// The failed download into a sink whose writes take this long.
+async fn into_slow_sink(
+    policy: PolicyBuilder,
+    answer: Step,
+    takes: Duration,
+) -> GaveUp<AttemptError> {
+    let server = Server::script([answer]);
+    let client = client(policy).traced();
+    tokio::time::pause();
+    // Paused time does not advance while a thread is blocked. This thread blocks until the sink is called.
+    let (slow, at_work) = std::sync::mpsc::channel::<()>();
+    let blocked = tokio::task::spawn_blocking(move || at_work.recv());
+    let mut sink = SlowSink(takes, Some(slow));
+    let ended = client.download(get(&server.url("/")), &mut sink).await;
+    let _ = blocked.await;
+    let gave_up = ended.unwrap_err();
+    let trace = gave_up.summary().trace.as_ref().unwrap();
+    let failure = trace.entries().next().unwrap().failure.unwrap();
+    assert_eq!(failure.scope, Scope::Request, "the server has responded");
+    gave_up
+}
+
+/// The server has sent what it was asked for, and is asked for more only after the attempt timeout.
+#[tokio::test]
+async fn an_attempt_whose_sink_takes_all_its_time_is_no_timeout_of_the_server() {
+    let answer = Step::Stall(cut(200, &[], b"body", 2));
+    let policy = quick().max_retries(0).attempt_timeout(HOUR / 2);
+    let gave_up = into_slow_sink(policy, answer, HOUR).await;
+    assert_eq!(gave_up.reason(), StopReason::RetriesExhausted);
+    assert_eq!(gave_up.summary().elapsed.as_secs(), HOUR.as_secs());
 }
 
 /// An attempt timeout does not interrupt a write, because the next attempt must know how much was written.
 #[tokio::test]
-async fn the_deadline_ends_a_sink_that_never_completes_a_write() {
-    let hour = Duration::from_secs(3600);
-    let server = Server::script([Step::Answer(response(200, &[], "body"))]);
-    let client = client(quick().attempt_timeout(hour / 2).deadline(hour)).traced();
-    tokio::time::pause();
-    let begun = tokio::time::Instant::now();
-    // Paused time does not advance while a thread is blocked. This thread blocks until the sink is called.
-    let (stuck, at_work) = std::sync::mpsc::channel::<()>();
-    let blocked = tokio::task::spawn_blocking(move || at_work.recv());
-    let mut sink = StuckSink(Some(stuck));
-    let ended = client.download(get(&server.url("/")), &mut sink).await;
-    let gave_up = ended.unwrap_err();
-    let _ = blocked.await;
+async fn the_deadline_ends_a_sink_that_does_not_complete_a_write() {
+    let policy = quick().attempt_timeout(HOUR / 2).deadline(HOUR);
+    let answer = Step::Answer(response(200, &[], "body"));
+    let gave_up = into_slow_sink(policy, answer, 2 * HOUR).await;
     assert_eq!(gave_up.reason(), StopReason::Deadline);
     assert_eq!(gave_up.attempts(), 1);
-    assert_eq!(begun.elapsed().as_secs(), hour.as_secs());
-    let trace = gave_up.summary().trace.as_ref().unwrap();
-    let failure = trace.entries().next().unwrap().failure.unwrap();
-    assert_eq!(failure.scope, Scope::Request, "the server has responded");
+    assert_eq!(gave_up.summary().elapsed.as_secs(), HOUR.as_secs());
 }
