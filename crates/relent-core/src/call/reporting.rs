@@ -104,10 +104,10 @@ impl Call<'_> {
         self.report_admission(environment, before, None);
     }
 
-    /// Whether the call's deadline cut the attempt off before half of its normal time limit. That is no
-    /// evidence about the destination: a queued request that starts in its last milliseconds would
-    /// count as a timeout, and keep the breaker from releasing others.
-    pub(super) fn had_little_time<E: Environment>(
+    /// Whether the running attempt, cut off at `now`, got less than half of its normal time limit since
+    /// `started`. That is no evidence about the destination: a queued request that starts in its last
+    /// milliseconds would count as a timeout, and keep the breaker from releasing others.
+    pub fn had_little_time<E: Environment>(
         &self,
         environment: &E,
         now: Instant,
@@ -115,9 +115,22 @@ impl Call<'_> {
     ) -> bool {
         let answer_by = self.answer_by(environment);
         let whole = answer_by.saturating_since(self.session.started());
-        let given = self.session.attempt_timeout(environment.policy());
-        let given = given.map_or(whole, |given| given.min(whole));
-        now >= answer_by && now.saturating_since(started) < given / 2
+        let timeout = self.session.attempt_timeout(environment.policy());
+        let given = timeout.map_or(whole, |timeout| timeout.min(whole));
+        // The timeout of the attempt counts from its start, also if it was redirected later.
+        let timed_out = self
+            .attempt_started()
+            .zip(timeout)
+            .is_some_and(|(began, timeout)| now >= began.saturating_add(timeout));
+        (now >= answer_by || timed_out) && now.saturating_since(started) < given / 2
+    }
+
+    /// When the running attempt started, if its destination has admitted it.
+    fn attempt_started(&self) -> Option<Instant> {
+        match &self.destination_state.as_ref()?.stage {
+            Stage::Permitted(permit) if permit.has_begun() => Some(permit.started()),
+            _ => None,
+        }
     }
 
     /// Whether it has something to release when it goes away: see [`leave`](Self::leave).

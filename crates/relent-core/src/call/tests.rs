@@ -493,11 +493,17 @@ fn the_target_of_a_redirect_receives_its_outcome() {
     assert!(answered.cooldown().has_begun() && !asked.cooldown().has_begun());
 }
 
-/// As at its own destination: a deadline that leaves little time after a redirect is no evidence about its target.
+/// As at its own destination: a time limit that leaves little time after a redirect is no evidence about its target.
 #[test]
 fn a_target_of_redirects_without_enough_time_has_no_timeouts() {
-    for (left, closes) in [(10, false), (499, false), (500, true), (1000, true)] {
-        let policy = Policy::STANDARD.clone().into_builder().deadline(SECOND);
+    let limits = [(10, false), (499, false), (500, true), (1000, true)];
+    let limits = limits.map(|limit| [(limit, true), (limit, false)]);
+    for ((left, closes), by_deadline) in limits.into_iter().flatten() {
+        let policy = Policy::STANDARD.clone().into_builder();
+        let policy = match by_deadline {
+            true => policy.deadline(SECOND),
+            false => policy.attempt_timeout(SECOND).deadline(60 * SECOND),
+        };
         let policy = policy.build().unwrap();
         let (asked, answered) = (there(&policy), there(&policy));
         let clock = ManualClock::default();
@@ -516,7 +522,7 @@ fn a_target_of_redirects_without_enough_time_has_no_timeouts() {
         }
         let access = answered.access();
         let closed = access.turn(|outbound, _| outbound.circuit_breaker().unwrap().is_down());
-        assert_eq!(closed, closes, "{left:?}");
+        assert_eq!(closed, closes, "{left:?}, deadline: {by_deadline}");
     }
 }
 
