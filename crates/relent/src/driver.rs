@@ -385,6 +385,15 @@ impl<K: Clock> Driver<'_, K> {
             .redirected(&mut self.environment, &there.core, since, failure);
     }
 
+    /// Whether the running attempt, which a time limit of the policy has just cut off, got less than
+    /// half of its normal time limit since `started`. Such a timeout is no evidence about the server.
+    /// The destination of the call considers this itself.
+    #[must_use]
+    pub fn had_little_time(&self, started: Instant) -> bool {
+        let now = self.environment.clock.now();
+        self.call.had_little_time(&self.environment, now, started)
+    }
+
     /// The time left until the deadline; zero if it has passed, `None` without a deadline.
     pub fn remaining(&mut self) -> Option<Duration> {
         self.call.remaining(&self.environment)

@@ -103,8 +103,13 @@ impl<S, K: Clock + Clone, M, N> Sender<'_, S, K, M, N> {
                 }
                 if let Some(upstreams) = &config.upstreams {
                     let (previous, uri) = (extras.previous.as_deref(), request.uri_mut());
-                    let chosen =
-                        ChosenUpstream::choose(&**upstreams, attempt, previous, uri, &config.clock);
+                    let chosen = ChosenUpstream::choose(
+                        &**upstreams,
+                        attempt.number,
+                        previous,
+                        uri,
+                        &config.clock,
+                    );
                     extras.previous = Some(Box::new(chosen.running()));
                     upstream = Some(Box::new(chosen));
                 }
@@ -231,7 +236,7 @@ pub(super) fn conclude<R, K: Clock + Clone, M, N>(
             let failed = concluded.as_ref().err();
             let cut_off =
                 failed.is_some_and(|failed| matches!(failed.0, Err(ServiceError::Timeout(_))));
-            let is_evidence = !cut_off || !chosen.has_little_time(driver.policy());
+            let is_evidence = !cut_off || !driver.had_little_time(chosen.at);
             let failure = failed.map(|failed| &failed.1);
             extras.ended(&**upstreams, *chosen, failure, is_evidence);
         }

@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use http::Uri;
+use relent::Destination;
 use relent::clock::Clock;
 use relent::destination::DestinationAttempt;
-use relent::{Attempt, Destination};
-use relent_core::{Failure, Policy};
+use relent_core::{Failure, Instant};
 
 /// Chooses the upstream of each attempt, and learns how the attempt ended there: for a load balancer that avoids
 /// the upstream that has just failed, and for passive health checks.
@@ -136,7 +136,8 @@ impl<F: Fn(u32, &mut Uri) + Send + Sync> Upstreams for ByNumber<F> {
 /// The upstream of a running attempt.
 pub(super) struct ChosenUpstream<K: Clock> {
     uri: Uri,
-    attempt: Attempt,
+    /// When it was chosen.
+    pub(super) at: Instant,
     /// The attempt at the destination of the upstream, if that was asked.
     started: Option<DestinationAttempt<K>>,
 }
@@ -146,19 +147,18 @@ impl<K: Clock + Clone> ChosenUpstream<K> {
     #[cold]
     pub(super) fn choose(
         upstreams: &dyn Upstreams,
-        attempt: Attempt,
+        attempt: u32,
         previous: Option<&PreviousAttempt>,
         uri: &mut Uri,
         clock: &K,
     ) -> Self {
         let mut started = None;
-        let number = attempt.number;
         upstreams.choose(&mut UpstreamChoice {
-            attempt: number,
+            attempt,
             previous,
             uri,
             start: &mut |destination| {
-                let next = destination.try_start(clock.clone(), number > 1);
+                let next = destination.try_start(clock.clone(), attempt > 1);
                 let may_start = next.is_some();
                 started = next.or(started.take());
                 may_start
@@ -166,7 +166,7 @@ impl<K: Clock + Clone> ChosenUpstream<K> {
         });
         Self {
             uri: uri.clone(),
-            attempt,
+            at: clock.now(),
             started,
         }
     }
@@ -179,22 +179,6 @@ impl<K: Clock> ChosenUpstream<K> {
             uri: self.uri.clone(),
             failure: None,
         }
-    }
-
-    /// Whether the deadline of the call cuts the attempt off before half of its normal time limit. That is no evidence
-    /// about the upstream, as it is none about the destination of the call.
-    pub(super) fn has_little_time(&self, policy: &Policy) -> bool {
-        let Attempt {
-            remaining, limit, ..
-        } = self.attempt;
-        let normal = policy.deadline().map(|whole| {
-            let timeout = policy.attempt_timeout();
-            timeout.map_or(whole, |timeout| timeout.min(whole))
-        });
-        limit == remaining
-            && remaining
-                .zip(normal)
-                .is_some_and(|(remaining, normal)| remaining < normal / 2)
     }
 
     /// Reports the end of the attempt; `is_evidence`: to the destination of the upstream, too. Returns the attempt if
