@@ -38,7 +38,7 @@ use crate::random::Random;
 use crate::repeatable::Repeatable;
 use crate::time::Instant;
 pub use admission::{CallPermit, NextStep};
-use destination_state::DestinationState;
+use destination_state::{DestinationState, Stage};
 use extras::Extras;
 pub use hedging::RaceAttempt;
 pub use progress::Progress;
@@ -438,11 +438,16 @@ impl<'w> Call<'w> {
     }
 
     /// Restarts the backoff, such as after activity while polling. `max_elapsed` and the deadline are
-    /// not moved; the limits of the circuit breaker count from now, unless the call is queued.
+    /// not moved; the limits of the circuit breaker count from now, or from the end of the queue.
     pub fn reset<E: Environment>(&mut self, environment: &E) {
-        let now = self.now(environment);
-        // A queue knows the call by the time since which it asks.
-        let since = self.blocked_by().map_or(now, |_| self.session.since());
+        let mut since = self.now(environment);
+        if let Some(state) = &mut self.destination_state
+            && let Stage::Waiting { resets, .. } = &mut state.stage
+        {
+            // A queue knows the call by the time since which it asks.
+            *resets = true;
+            since = self.session.since();
+        }
         self.session.reset(since);
     }
 

@@ -297,7 +297,7 @@ impl<K: Clock> Driver<'_, K> {
     }
 
     /// Restarts the backoff. `max_elapsed` and the deadline do not change. The limits of the
-    /// [circuit breaker](crate::policy::CircuitBreakerConfig) count from now, unless the call is queued.
+    /// [circuit breaker](crate::policy::CircuitBreakerConfig) count from now, or from the end of the queue.
     pub fn reset(&mut self) {
         self.call.reset(&self.environment);
     }

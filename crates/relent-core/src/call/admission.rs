@@ -199,6 +199,7 @@ impl Call<'_> {
     ) -> Admission {
         let mut request = self.request(environment);
         let before = self.blocked_since();
+        let resets = self.resets_after_wait();
         let Some(destination) = environment.destination() else {
             return Admission::Stop(Stop::because(StopReason::Overloaded));
         };
@@ -239,17 +240,22 @@ impl Call<'_> {
                 }
             }
         };
-        if let Admission::Wait(_, by) = admission {
-            let since = match before {
-                Some((before, since)) if before == by => since,
-                _ => now,
-            };
-            self.set_stage(Stage::Waiting {
-                by,
-                since,
-                answer_by: request.answer_by,
-                may_wait_longer: self.may_wait_longer(environment),
-            });
+        match admission {
+            Admission::Wait(_, by) => {
+                let since = match before {
+                    Some((before, since)) if before == by => since,
+                    _ => now,
+                };
+                self.set_stage(Stage::Waiting {
+                    by,
+                    since,
+                    answer_by: request.answer_by,
+                    may_wait_longer: self.may_wait_longer(environment),
+                    resets,
+                });
+            }
+            Admission::Start(_) if resets => self.session.reset(now),
+            _ => {}
         }
         admission
     }

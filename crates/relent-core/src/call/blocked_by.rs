@@ -66,6 +66,12 @@ impl Call<'_> {
         )
     }
 
+    /// Whether the backoff restarts when its wait ends.
+    pub(super) fn resets_after_wait(&self) -> bool {
+        let stage = self.destination_state.as_ref().map(|state| &state.stage);
+        matches!(stage, Some(Stage::Waiting { resets: true, .. }))
+    }
+
     /// Details for a queued attempt that requests admission again at `until`; `None` if it is not
     /// queued.
     pub(super) fn queued<E: Environment>(

@@ -26,6 +26,9 @@ pub(super) enum Stage {
         answer_by: Instant,
         /// Whether the first response of the destination would let the call wait longer than its notice says.
         may_wait_longer: bool,
+        /// Whether the backoff restarts when the wait ends. Until then, `Session::since` identifies the
+        /// waiter.
+        resets: bool,
     },
     /// The attempt may start, or runs.
     Permitted(Permit),

@@ -526,6 +526,36 @@ fn a_target_of_redirects_without_enough_time_has_no_timeouts() {
     }
 }
 
+/// As it does during a delay: a user has returned.
+#[test]
+fn activity_in_a_queue_restarts_a_backoff_that_depends_on_elapsed_time() {
+    let rate = RateLimitConfig {
+        burst: Some(1),
+        ..RateLimitConfig::new(0.1)
+    };
+    let policy = Policy::builder(Backoff::elapsed(SECOND, 0.5)).jitter(Jitter::None);
+    let policy = policy.unlimited_retries().rate_limit(rate).build().unwrap();
+    for (is_active, delay) in [(true, SECOND), (false, 55 * SECOND)] {
+        let (there, clock) = (there(&policy), ManualClock::default());
+        let mut at = at(&policy, &there, &clock);
+        let mut call = Call::new(&at);
+        start(&mut call, &mut at);
+        clock.advance(100 * SECOND);
+        call.failed(&mut at, &Failure::pending());
+        // Another call takes the slot.
+        start(&mut Call::new(&at), &mut at);
+        let step = call.next(&mut at, None);
+        assert!(matches!(step, NextStep::Wait { .. }));
+        if is_active {
+            call.reset(&at);
+        }
+        clock.advance(10 * SECOND);
+        start(&mut call, &mut at);
+        let decision = call.failed(&mut at, &Failure::pending());
+        assert_eq!(decision, Decision::Retry { after: delay });
+    }
+}
+
 /// A redirect is a response, even if the destination that it leads to sends none.
 #[test]
 fn a_destination_that_redirects_has_responded() {
