@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{Request, Response, Uri};
 use http_body_util::{Empty, Full};
 use relent::clock::TokioClock;
-use relent::policy::HedgeConfig;
+use relent::policy::{HedgeConfig, Rule};
 use relent::{Attempt, Backoff, Destination, Policy, StopReason, Summary};
 use relent_core::{Cause, Failure, FailureKind, Network};
 use relent_http::body::ReplayBody;
@@ -417,11 +417,27 @@ impl Upstreams for ForRetries {
 /// As at the destination of the call: a deadline that leaves little time is no evidence.
 #[tokio::test(start_paused = true)]
 async fn an_upstream_without_enough_time_has_no_timeouts() {
-    for (before, closes) in [(10, true), (490, true), (510, false), (990, false)] {
+    let second = Duration::from_secs(1);
+    let plain = Policy::builder(Backoff::None)
+        .max_retries(1)
+        .deadline(second);
+    // The retry gets the timeout of its policy rule.
+    let by_rule = plain.clone().attempt_timeout(second * 7 / 10);
+    let by_rule = by_rule.rule(Rule {
+        attempt_timeout: Some(second),
+        ..Rule::on([503.into()])
+    });
+    let [plain, by_rule] = [plain, by_rule].map(|policy| Arc::new(policy.build().unwrap()));
+    for (policy, before, closes) in [
+        (&plain, 10, true),
+        (&plain, 490, true),
+        (&plain, 510, false),
+        (&plain, 990, false),
+        (&by_rule, 490, true),
+        (&by_rule, 510, false),
+    ] {
         let upstream = Arc::new(Destination::new(Policy::STANDARD));
-        let policy = Policy::builder(Backoff::None).max_retries(1);
-        let policy = policy.deadline(Duration::from_secs(1)).build().unwrap();
-        let layer = RetryLayer::new(policy).upstreams(ForRetries(upstream.clone()));
+        let layer = RetryLayer::new(policy.clone()).upstreams(ForRetries(upstream.clone()));
         let first = MockAnswer::Late(Duration::from_millis(before), 503);
         let answers = [first, MockAnswer::Hang].into_iter().cycle().take(80);
         let service = layer.layer(Mock::new(answers));
