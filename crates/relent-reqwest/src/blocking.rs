@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Requests run on a background thread of the client, and each call here blocks its own thread until the request
-//! ends. In an async task use [`Client`](crate::Client).
+//! ends. A panic of a hook reaches that thread. In an async task use [`Client`](crate::Client).
 
 use std::cell::Cell;
 use std::fmt;

@@ -316,7 +316,8 @@ impl<K: Clock> Driver<'_, K> {
     }
 
     /// Reports that the running attempt made lasting progress, though it fails. The retry count and
-    /// the backoff restart; time limits stay. The failure that follows does not count against the
+    /// the backoff restart. `max_elapsed` and the deadline stay, and the limits of the circuit breaker
+    /// count from now. The failure that follows does not count against the
     /// destination. Call it before reporting the failure; see
     /// [`Session::on_progress`](crate::driver::Session::on_progress).
     ///

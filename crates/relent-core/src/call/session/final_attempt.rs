@@ -11,10 +11,11 @@ use crate::time::{Instant, nanos};
 const FINAL_ATTEMPT_DIVISOR: u64 = 4;
 
 impl Session {
-    /// Shortens a computed delay that would leave the next attempt too little time, once.
+    /// Shortens a computed delay that would leave the next attempt too little time: once, and once more after
+    /// [progress](Session::on_progress).
     ///
     /// The new delay is random within the last quarter of the available time. Late, since a service
-    /// needs time to recover and no attempt follows. Random, since clients with a common deadline would
+    /// needs time to recover and mostly no attempt follows. Random, since clients with a common deadline would
     /// otherwise all come at one instant. It is never below `earliest`, the server's `Retry-After`.
     ///
     /// # Errors
