@@ -15,6 +15,9 @@ use crate::target::Target;
 
 /// The number of endpoints that a test uses.
 pub(super) const MAX_TARGETS: usize = 3;
+/// The number of tests without a success, in about a quarter of an hour. After them the worker takes its share again. It
+/// has no endpoint now, and its last ones may have faults of their own, or may have been changed or deleted.
+const MAX_TESTS: usize = 60;
 
 /// The tests of a machine since a local fault.
 #[derive(Debug)]
@@ -79,12 +82,16 @@ impl Ability {
         }
     }
 
-    /// Handles the result of a test.
-    pub(super) fn tested(&mut self, is_able: bool) {
-        if is_able {
+    /// Handles the result of a test. The next one uses these targets, unless the worker has none now.
+    pub(super) fn tested(&mut self, is_able: bool, targets: Vec<Target>) {
+        if !targets.is_empty() {
+            self.targets = targets;
+        }
+        self.faults = self.faults.saturating_add(1);
+        // Without targets a test is about a relay, and always right.
+        if is_able || (self.faults >= MAX_TESTS && !self.targets.is_empty()) {
             self.restore();
         } else {
-            self.faults = self.faults.saturating_add(1);
             self.begin();
         }
     }
@@ -92,10 +99,13 @@ impl Ability {
 
 #[cfg(test)]
 mod tests {
+    use std::future::ready;
+
     use tokio::sync::watch;
     use tokio::time::Instant;
 
     use super::*;
+    use crate::guard::AddressGuard;
 
     #[tokio::test(start_paused = true)]
     async fn a_machine_is_not_able_after_three_tests_in_a_row_and_is_again_after_one() {
@@ -107,14 +117,70 @@ mod tests {
         ability.doubt(Vec::new());
         for (after, able) in [(1, true), (3, true), (7, false), (15, false), (30, false)] {
             let tested = ability.next().await;
-            ability.tested(tested);
+            ability.tested(tested, Vec::new());
             assert_eq!(began.elapsed(), Duration::from_secs(after));
             assert_eq!(ability.is_able(), able, "{after}");
         }
+        for _ in 0..2 * MAX_TESTS {
+            let tested = ability.next().await;
+            ability.tested(tested, Vec::new());
+        }
+        assert!(!ability.is_able(), "the relay is still closed");
         open.send_replace(true);
         let tested = ability.next().await;
-        ability.tested(tested);
-        assert_eq!(began.elapsed(), Duration::from_secs(45));
+        ability.tested(tested, Vec::new());
+        let tests = 2 * MAX_TESTS as u64 + 1;
+        assert_eq!(began.elapsed(), Duration::from_secs(30 + 15 * tests));
         assert!(ability.is_able() && !ability.is_in_doubt());
+    }
+
+    fn targets(host: &str) -> Vec<Target> {
+        let guard = AddressGuard::default();
+        vec![Target::parse(&format!("https://{host}/"), false, &guard).unwrap()]
+    }
+
+    /// A machine that connects to any target except that with a fault of its own.
+    fn ability() -> Ability {
+        let transport = Transport::new(watch::channel(true).1, async |_| unreachable!());
+        Ability::new(transport.in_process(|targets: Vec<Target>| {
+            let can_reach = |target: &Target| target.uri().host() != Some("faulty.example");
+            ready(targets.iter().any(can_reach))
+        }))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_test_uses_the_endpoints_that_the_worker_has_now() {
+        let mut ability = ability();
+        ability.doubt(targets("faulty.example"));
+        for (now, able) in [
+            ("faulty.example", false),
+            ("shop.example", false),
+            ("", true),
+        ] {
+            let tested = ability.next().await;
+            assert_eq!(tested, able, "{now}");
+            let now = if now.is_empty() {
+                Vec::new()
+            } else {
+                targets(now)
+            };
+            ability.tested(tested, now);
+            assert!(ability.is_able());
+        }
+        assert!(!ability.is_in_doubt());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_whose_last_endpoints_have_faults_of_their_own_takes_its_share_again() {
+        let mut ability = ability();
+        let began = Instant::now();
+        ability.doubt(targets("faulty.example"));
+        while ability.is_in_doubt() {
+            let tested = ability.next().await;
+            ability.tested(tested, Vec::new());
+            assert!(ability.is_able() || began.elapsed() >= Duration::from_secs(7));
+        }
+        assert!(ability.is_able());
+        assert_eq!(began.elapsed().as_secs() / 60, 14);
     }
 }

@@ -52,6 +52,7 @@ use crate::observe;
 use crate::secrets::Secrets;
 use crate::sender::Sender;
 use crate::store::Store;
+use crate::target::Target;
 
 /// The limit of configured times: a hundred years.
 const MAX_CONFIGURED_TIME: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -183,7 +184,7 @@ impl<S: Store> EventLoop<S> {
                 Ok(()) = lease.changed() => self.on_lease(Instant::now()),
                 Ok(()) = open.changed() => self.on_open(),
                 is_able = self.ability.next() => {
-                    self.ability.tested(is_able);
+                    self.ability.tested(is_able, self.targets(None));
                     self.lease.set_able(self.ability.is_able());
                 }
                 () = bodies.freed() => {}
@@ -317,17 +318,22 @@ impl<S: Store> EventLoop<S> {
 
     /// Tests this machine after a local fault of this endpoint, with other endpoints, too.
     fn doubt(&mut self, id: i64) {
-        if self.ability.is_in_doubt() {
-            return;
+        if !self.ability.is_in_doubt() {
+            self.ability.doubt(self.targets(Some(id)));
         }
-        let others = self.endpoints.iter().filter(|(other, _)| **other != id);
+    }
+
+    /// The targets for a test of this machine: of this endpoint, and of others, those without a local fault first.
+    fn targets(&self, id: Option<i64>) -> Vec<Target> {
+        let others = self.endpoints.iter();
+        let others = others.filter(|(other, _)| Some(**other) != id);
         let (held, others): (Vec<_>, Vec<_>) = others
             .map(|(_, endpoint)| endpoint)
             .partition(|endpoint| endpoint.fault.fault().is_some());
-        let all = self.endpoints.get(&id).into_iter();
-        let all = all.chain(others).chain(held);
+        let first = id.and_then(|id| self.endpoints.get(&id)).into_iter();
+        let all = first.chain(others).chain(held);
         let targets = all.filter_map(|endpoint| endpoint.rules().target.clone().ok());
-        self.ability.doubt(targets.take(MAX_TARGETS).collect());
+        targets.take(MAX_TARGETS).collect()
     }
 
     /// Handles a heartbeat.
