@@ -344,11 +344,14 @@ pub(super) async fn claim(
             transaction.query(&claim, parameters),
             transaction.commit_now(),
         );
-        let rows = match locked.and(rows).and_then(|rows| committed.map(|()| rows)) {
+        let rows = match locked.and(rows) {
             Ok(rows) => rows,
-            Err(_) if !claims.messages.is_empty() => break,
+            // The server has rolled this round back. After a lost connection it may have claimed messages, which return
+            // as lost if the worker gives its endpoints up.
+            Err(error) if error.as_db_error().is_some() && !claims.messages.is_empty() => break,
             Err(error) => return Err(error.into()),
         };
+        committed?;
         let mut put_behind = 0_i64;
         for row in &rows {
             put_behind = row.try_get(1)?;
