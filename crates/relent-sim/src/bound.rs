@@ -17,7 +17,8 @@ use crate::scenario::{Arrivals, Effect, Model, SECOND, Scenario, ServiceTime, Sp
 /// capacities, so the mean over seeds does not exceed the result for the mean rate. A single run can be slightly
 /// above it.
 ///
-/// If requests may not run twice, a policy with `assume_repeatable` repeats them all the same, and may exceed it.
+/// If requests may not run twice, a policy with `assume_repeatable`, or with `not_processed` for their failures, repeats
+/// them all the same, and may exceed it.
 ///
 /// It remains a bound although it ignores service and network times, attempt timeouts, short queues, the cost of
 /// rejections and restarts of clients.

@@ -8,7 +8,7 @@ use crate::run::run_bounded;
 use crate::scenario::{Scenario, ScenarioError};
 use crate::study::in_parallel;
 
-/// The most events of a run. A run with more counts as no success.
+/// The most events of a run. A run with more is given up.
 const MAX_EVENTS: u64 = 20_000_000;
 /// Runs of a cell whose first run misses a bound: the mean of all decides.
 const SEEDS_OF_A_MISSED_BOUND: u64 = 4;
@@ -168,11 +168,11 @@ impl Axis {
 }
 
 impl CellResult {
-    /// The result of a run that was given up: it counts as no success, and misses every bound.
+    /// The result of a run that was given up: it misses every bound, whatever no retries achieve.
     const fn given_up(off: f64) -> Self {
         Self {
             off,
-            late: 0.0,
+            late: f64::NEG_INFINITY,
             attempts: f64::INFINITY,
             held_s: f64::INFINITY,
             answer_s: f64::INFINITY,
@@ -308,7 +308,8 @@ mod tests {
 
     #[test]
     fn a_run_that_was_given_up_misses_every_grid_bound() {
-        let given_up = CellResult::given_up(1.0);
+        // Without retries nothing succeeds, either.
+        let given_up = CellResult::given_up(0.0);
         for bound in ["lost", "attempts", "held_s", "answer_s"] {
             let grid = format!("{}{bound} = 0.5", GRID.split("lost =").next().unwrap());
             let bounds = Grid::parse(&grid).unwrap().bounds;
