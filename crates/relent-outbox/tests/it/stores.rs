@@ -92,6 +92,8 @@ mod sqlite {
 #[cfg(all(unix, feature = "postgres"))]
 mod postgres {
     use std::cell::Cell;
+    use std::path::Path;
+    use std::sync::Arc;
     use std::time::Duration;
 
     use relent_outbox::endpoint::Endpoint;
@@ -101,6 +103,10 @@ mod postgres {
         OwnedEndpoint, Postgres, Refusal, Settled, Store, conformance,
     };
     use relent_server::postgres::{pool, pool_of};
+    use tokio::net::{UnixListener, UnixStream};
+    use tokio::sync::Notify;
+    use tokio::time::sleep;
+    use tokio_postgres::config::Host;
     use tokio_postgres::{Config, NoTls};
 
     use super::{play_random_steps, servers};
@@ -259,6 +265,87 @@ mod postgres {
             .unwrap();
         let delivered = settled(&claimed.messages[0], AfterAttempt::Delivered);
         assert_eq!(store.settle(vec![delivered]).await.unwrap(), [true]);
+    }
+
+    /// The search whose response was lost has claimed a message. The worker must know that, and give the endpoint up.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_claim_that_loses_its_connection_fails_and_its_messages_return_as_lost() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let (store, config) = shop_and_config(&server, "cut").await;
+        let ordered = ["first", "second"].map(|event| message(event).in_order("key"));
+        store.enqueue(ordered.to_vec()).await.unwrap();
+        store.enqueue(vec![message("third")]).await.unwrap();
+        let owned = take(&store).await;
+        let client = store.pool().get().await.unwrap();
+        // The second search of the claim waits for this lock.
+        let waits = "CREATE SEQUENCE updates;
+            CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                IF nextval('updates') > 1 THEN PERFORM pg_advisory_xact_lock_shared(7); END IF;
+                RETURN NULL;
+            END $$;
+            CREATE TRIGGER waits AFTER UPDATE ON relent_delivery_1 EXECUTE FUNCTION waits();
+            SELECT pg_advisory_lock(7)";
+        client.batch_execute(waits).await.unwrap();
+        let until = async |found: &str| {
+            while !client
+                .query_one(found, &[])
+                .await
+                .unwrap()
+                .get::<_, bool>(0)
+            {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let cut = Arc::new(Notify::new());
+        let directory = tempfile::tempdir().unwrap();
+        let by_proxy = proxy(directory.path(), config, Arc::clone(&cut));
+        let by_proxy = Postgres::new(pool_of(by_proxy, NoTls, 1).unwrap());
+        let by_proxy = by_proxy.max_wait(Duration::from_secs(60));
+        let wanted = vec![ClaimRequest::of(&owned, 2)];
+        let claim = tokio::spawn(async move { by_proxy.claim("worker", wanted).await });
+        until("SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)")
+            .await;
+        cut.notify_one();
+        let failed = claim.await.unwrap();
+        assert!(failed.is_err(), "{failed:?}");
+        let unlock = client.query_one("SELECT pg_advisory_unlock(7)", &[]);
+        unlock.await.unwrap();
+        until("SELECT count(*) = 2 FROM relent_delivery_1 WHERE state = 1").await;
+        let owned = store.acquire("worker", vec![owned.id]).await.unwrap();
+        let wanted = vec![ClaimRequest::of(&owned[0], 10)];
+        let claimed = store.claim("worker", wanted).await.unwrap();
+        let lost: Vec<_> = claimed.messages.iter().map(|one| one.lost).collect();
+        assert_eq!(lost, [true, true]);
+    }
+
+    /// Forwards one connection to the server until `cut` closes it for the client only.
+    fn proxy(directory: &Path, config: Config, cut: Arc<Notify>) -> Config {
+        let Host::Unix(of_server) = &config.get_hosts()[0] else {
+            panic!("{config:?}");
+        };
+        let name = ".s.PGSQL.5432";
+        let (listener, of_server) = (directory.join(name), of_server.join(name));
+        let listener = UnixListener::bind(listener).unwrap();
+        let mut by_proxy = Config::new();
+        by_proxy
+            .host_path(directory)
+            .user(config.get_user().unwrap())
+            .dbname(config.get_dbname().unwrap())
+            .options(config.get_options().unwrap());
+        tokio::spawn(async move {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let mut server = UnixStream::connect(&of_server).await.unwrap();
+            tokio::select! {
+                _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
+                () = cut.notified() => {}
+            }
+            drop(client);
+            // The server notices nothing.
+            let _ = tokio::io::copy(&mut server, &mut tokio::io::sink()).await;
+        });
+        by_proxy
     }
 
     /// As a primary that becomes a replica, which keeps its connections open.
