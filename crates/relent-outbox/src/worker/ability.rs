@@ -15,8 +15,8 @@ use crate::target::Target;
 
 /// The number of endpoints that a test uses.
 pub(super) const MAX_TARGETS: usize = 3;
-/// The number of tests without a success, in about a quarter of an hour. After them the worker takes its share again. It
-/// has no endpoint now, and its last ones may have faults of their own, or may have been changed or deleted.
+/// The number of tests without a success, in 14 min or more, after which the worker takes its share again. It has no
+/// endpoint now, and its last ones may have faults of their own, or may have been changed or deleted.
 const MAX_TESTS: usize = 60;
 
 /// The tests of a machine since a local fault.

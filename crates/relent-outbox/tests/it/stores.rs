@@ -300,7 +300,7 @@ mod postgres {
         };
         let cut = Arc::new(Notify::new());
         let directory = tempfile::tempdir().unwrap();
-        let by_proxy = proxy(directory.path(), config, Arc::clone(&cut));
+        let by_proxy = proxy(directory.path(), &config, Arc::clone(&cut));
         let by_proxy = Postgres::new(pool_of(by_proxy, NoTls, 1).unwrap());
         let by_proxy = by_proxy.max_wait(Duration::from_secs(60));
         let wanted = vec![ClaimRequest::of(&owned, 2)];
@@ -321,7 +321,7 @@ mod postgres {
     }
 
     /// Forwards one connection to the server until `cut` closes it for the client only.
-    fn proxy(directory: &Path, config: Config, cut: Arc<Notify>) -> Config {
+    fn proxy(directory: &Path, config: &Config, cut: Arc<Notify>) -> Config {
         let Host::Unix(of_server) = &config.get_hosts()[0] else {
             panic!("{config:?}");
         };
