@@ -26,3 +26,26 @@ async fn a_message_whose_deadline_has_passed_is_not_sent_and_is_no_evidence_abou
     assert_eq!(store.health(1).failing_since(), None);
     let _ = running.stop().await;
 }
+
+/// Late messages are no probes, so they keep no circuit breaker down.
+#[tokio::test(start_paused = true)]
+async fn late_messages_at_an_endpoint_that_is_down_delay_no_probe() {
+    let store = Memory::new([endpoint(0).policy(format!("deadline = \"1h\"\n{TEN}"))]);
+    let is_up = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let up = Arc::clone(&is_up);
+    let receivers = Receivers::new(move |_| {
+        let failure = (!up.load(Ordering::Relaxed)).then(refused);
+        (SECOND / 100, failure)
+    });
+    let running = start(&store, &receivers, config("one"));
+    for _ in 0..2000 {
+        store.add(1, "late");
+    }
+    sleep(3601 * SECOND).await;
+    is_up.store(true, Ordering::Relaxed);
+    store.add(1, "in time");
+    let began = Instant::now();
+    until_ended(&store).await;
+    assert!(began.elapsed() < 30 * SECOND, "{:?}", began.elapsed());
+    let _ = running.stop().await;
+}
