@@ -235,6 +235,24 @@ mod postgres {
         }
     }
 
+    /// A transaction of the application that enqueues may be long.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn creating_tables_that_exist_waits_for_no_transaction() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let store = shop(&server, "exists").await;
+        let mut client = store.pool().get().await.unwrap();
+        let transaction = client.transaction().await.unwrap();
+        Postgres::enqueue_in(&transaction, &[message("paid")])
+            .await
+            .unwrap();
+        let limit = Duration::from_secs(30);
+        let created = tokio::time::timeout(limit, store.create_tables()).await;
+        created.unwrap().unwrap();
+        transaction.commit().await.unwrap();
+    }
+
     /// Otherwise its attempt would count, although none was made.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_claimed_message_is_returned_even_if_a_search_behind_it_fails() {
