@@ -194,6 +194,7 @@ fn a_dead_letter_can_be_listed_shown_and_replayed_until_acknowledged() {
 
 /// Messages that are enqueued when the process dies are delivered by the next one, with the returned identifier.
 #[test]
+#[ignore = "slow: scripts/test --all runs it"]
 fn a_server_that_is_killed_loses_nothing() {
     let (folder, receiver) = (folder(), Receiver::start());
     let folder = folder.path();

@@ -165,6 +165,7 @@ fn a_database_with_tls_is_used_if_its_certificate_matches() {
 
 /// Three processes share a database; each in turn is killed while messages arrive.
 #[test]
+#[ignore = "slow: scripts/test --all runs it"]
 fn no_message_is_lost_when_processes_are_killed_repeatedly() {
     const KILLS: usize = 6;
     const ENDPOINTS: usize = 6;

@@ -114,6 +114,7 @@ fn hedged() -> RetryLayer {
 }
 
 #[tokio::test]
+#[ignore = "slow: scripts/test --all runs it"]
 async fn hedging_shortens_the_tail_within_the_budget() {
     for version in [Version::HTTP_11, Version::HTTP_2] {
         let (url, counts) = server().await;

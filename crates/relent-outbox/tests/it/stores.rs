@@ -81,7 +81,7 @@ mod sqlite {
 
     #[test]
     fn sqlite_behaves_like_the_store_model() {
-        play_random_steps(60, async |steps: Vec<u32>| {
+        play_random_steps(20, async |steps: Vec<u32>| {
             let directory = tempfile::tempdir().unwrap();
             let store = Sqlite::open(directory.path().join("outbox.db")).unwrap();
             conformance::play(&store, &steps).await;

@@ -29,6 +29,7 @@ fn number(cases: &[Case], policy: usize, is: fn(&Evaluation) -> bool) -> usize {
 }
 
 #[test]
+#[ignore = "slow: scripts/test --all runs it"]
 fn naive_retries_are_found_worse_and_no_retries_never_are() {
     let numbers: Vec<u64> = (1..=24).collect();
     let (off, naive) = (off(), naive());

@@ -398,6 +398,7 @@ fn a_service_with_headroom_rejects_nothing_after_a_minute() {
 }
 
 #[test]
+#[ignore = "slow: scripts/test --all runs it"]
 fn a_saturated_service_matches_the_best_fixed_limit() {
     for workers in [4, 10, 40, 100] {
         for (load, seconds) in [(1.1, 0.1), (1.5, 0.1), (3.0, 0.1), (1.5, 1.0)] {
