@@ -112,7 +112,7 @@ pub struct NewMessage {
     pub content_type: String,
     /// The body, sent and signed unchanged.
     pub payload: Bytes,
-    /// The delay before the first attempt; zero by default.
+    /// The delay before the first attempt; zero by default. The limits of the policy count from then.
     pub delay: Duration,
 }
 
@@ -178,7 +178,7 @@ impl NewMessage {
         self
     }
 
-    /// Delays the first attempt.
+    /// Delays the first attempt. The limits of the policy count from then.
     #[must_use]
     pub const fn delay(mut self, delay: Duration) -> Self {
         self.delay = delay;

@@ -15,13 +15,13 @@ pub const ATTEMPTS: Metric = Metric::new(
     &["result"],
     "Attempts that ended, with their result; a `lost` attempt ended with its process, and has no known outcome.",
 );
-/// Time from enqueuing a message to its acknowledgement.
+/// Time from when a message is first due to its acknowledgement.
 pub const ACKNOWLEDGED_AFTER: Metric = Metric::new(
     MetricKind::Histogram,
     "relent_outbox_time_to_acknowledgement_seconds",
     "seconds",
     &[],
-    "Time from when a message was enqueued until it was acknowledged.",
+    "Time from when a message was first due until it was acknowledged.",
 );
 /// Duration of attempts.
 pub const ATTEMPT_TIME: Metric = Metric::new(

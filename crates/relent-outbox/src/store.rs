@@ -606,8 +606,9 @@ pub struct Claimed {
     /// The last value of [`Settled::session`]; empty if there is none. After a [resend](Store::resend) it is a marker
     /// and no schedule.
     pub session: Vec<u8>,
-    /// The time at which it was enqueued or [resent](Store::resend), and its schedule started. It grows by a
-    /// microsecond whenever the message was [not sent](AfterAttempt::is_unsent).
+    /// The start of its schedule: the time at which it was enqueued, plus its [delay](NewMessage::delay), or
+    /// [resent](Store::resend) or [sent now](Store::send_now). It grows by a microsecond whenever the message was
+    /// [not sent](AfterAttempt::is_unsent).
     pub began: SystemTime,
     /// The time of the store.
     pub now: SystemTime,

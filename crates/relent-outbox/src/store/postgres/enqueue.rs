@@ -146,8 +146,8 @@ pub(super) async fn enqueue<T: SqlTransaction>(
              ON CONFLICT (endpoint, event) DO NOTHING RETURNING row),
          delivery AS (
              INSERT INTO relent_delivery_1 (row, endpoint, due, began, order_key)
-             SELECT row, endpoint, least(now + delay, {MAX_TIME}), now, order_key
-             FROM new JOIN input USING (row), time)
+             SELECT row, endpoint, due, due, order_key
+             FROM new JOIN input USING (row), time, least(now + delay, {MAX_TIME}) AS due)
          SELECT n, endpoint, new.row FROM input LEFT JOIN new USING (row)"
     );
     let ids: Vec<_> = messages.iter().map(|_| MessageId::new()).collect();

@@ -267,7 +267,7 @@ pub(super) const RESEND: Change = Change {
 /// Messages that are already due stay so.
 pub(super) const SEND_NOW: Change = Change {
     states: "0, 5",
-    set: "due = least(due, now)",
+    set: "due = least(due, now), began = least(began, now)",
 };
 pub(super) const CANCEL: Change = Change {
     states: "0, 3, 5",

@@ -59,7 +59,8 @@ fn ahead(connection: &Connection, now: i64) -> Result<Vec<i64>, SqliteError> {
 fn correct(connection: &Connection, now: i64, rows: &[i64]) -> Result<(), SqliteError> {
     let mut touched = Touched::default();
     let mut correct = connection.prepare_cached(
-        "UPDATE relent_delivery_1 SET due = due - (written - ?2), began = min(began, ?2), written = ?2
+        "UPDATE relent_delivery_1 SET due = due - (written - ?2),
+             began = iif(began > written, began - (written - ?2), min(began, ?2)), written = ?2
          WHERE row = ?1 AND state IN (0, 5) AND written > ?3 RETURNING endpoint",
     )?;
     for row in rows {

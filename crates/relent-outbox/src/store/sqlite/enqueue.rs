@@ -19,7 +19,7 @@ pub(super) const MESSAGE: &str = "
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (endpoint, event) DO NOTHING";
 pub(super) const DELIVERY: &str = "
     INSERT INTO relent_delivery_1 (row, endpoint, state, due, began, order_key, written)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?5)";
+    VALUES (?1, ?2, ?3, ?4, ?4, ?6, ?5)";
 
 /// Enqueues messages in a transaction that is rolled back if this fails. Returns the hint to send after the commit,
 /// too.

@@ -190,7 +190,8 @@ const CANCEL: &str = "UPDATE relent_delivery_1
     WHERE row = ?1 AND state IN (0, 3, 5) RETURNING endpoint, order_key";
 
 /// Messages that are already due stay so.
-const SEND_NOW: &str = "UPDATE relent_delivery_1 SET due = min(due, ?2), written = ?2
+const SEND_NOW: &str =
+    "UPDATE relent_delivery_1 SET due = min(due, ?2), began = min(began, ?2), written = ?2
     WHERE row = ?1 AND state IN (0, 5) RETURNING endpoint, order_key";
 
 /// The statement of a change to each selected message, and the states that it applies to.
