@@ -504,6 +504,21 @@ mod postgres {
         many_processes_begin_at_once(&server).await;
     }
 
+    /// A transactional handler may be long.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn creating_idempotency_tables_that_exist_waits_for_no_transaction() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let store = store(&server).await;
+        let mut client = store.pool().get().await.unwrap();
+        let transaction = client.transaction().await.unwrap();
+        let lock = "LOCK TABLE relent_idempotency_1 IN ROW EXCLUSIVE MODE";
+        transaction.batch_execute(lock).await.unwrap();
+        store.create_tables().await.unwrap();
+        transaction.commit().await.unwrap();
+    }
+
     #[cfg(feature = "sqlx")]
     async fn by_sqlx(server: &servers::Postgres) {
         use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
