@@ -15,8 +15,8 @@ use crate::target::Target;
 
 /// The number of endpoints that a test uses.
 pub(super) const MAX_TARGETS: usize = 3;
-/// The number of tests without a success, in 14 min or more, after which the worker takes its share again. It has no
-/// endpoint now, and its last ones may have faults of their own, or may have been changed or deleted.
+/// The number of tests without a success, in 14 min or more, after which a worker without endpoints takes its share
+/// again: its last endpoints may have faults of their own, or may have been changed or deleted.
 const MAX_TESTS: usize = 60;
 
 /// The tests of a machine since a local fault.
@@ -84,12 +84,13 @@ impl Ability {
 
     /// Handles the result of a test. The next one uses these targets, unless the worker has none now.
     pub(super) fn tested(&mut self, is_able: bool, targets: Vec<Target>) {
+        self.faults = self.faults.saturating_add(1);
+        // A test of a relay uses no endpoint, so it is always right.
+        let may_be_wrong = self.transport.is_in_process() && targets.is_empty();
         if !targets.is_empty() {
             self.targets = targets;
         }
-        self.faults = self.faults.saturating_add(1);
-        // Without targets a test is about a relay, and always right.
-        if is_able || (self.faults >= MAX_TESTS && !self.targets.is_empty()) {
+        if is_able || (self.faults >= MAX_TESTS && may_be_wrong) {
             self.restore();
         } else {
             self.begin();
@@ -123,7 +124,7 @@ mod tests {
         }
         for _ in 0..2 * MAX_TESTS {
             let tested = ability.next().await;
-            ability.tested(tested, Vec::new());
+            ability.tested(tested, targets("shop.example"));
         }
         assert!(!ability.is_able(), "the relay is still closed");
         open.send_replace(true);
@@ -168,6 +169,18 @@ mod tests {
             assert!(ability.is_able());
         }
         assert!(!ability.is_in_doubt());
+    }
+
+    /// If no worker is able, each keeps its endpoints, and none takes those of the others.
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_with_endpoints_stays_not_able_until_a_test_succeeds() {
+        let mut ability = ability();
+        ability.doubt(targets("faulty.example"));
+        for _ in 0..2 * MAX_TESTS {
+            let tested = ability.next().await;
+            ability.tested(tested, targets("faulty.example"));
+        }
+        assert!(!ability.is_able() && ability.is_in_doubt());
     }
 
     #[tokio::test(start_paused = true)]
