@@ -7,6 +7,7 @@ use bytes::Bytes;
 use relent_server::postgres::Client;
 use tokio::time::Instant;
 use tokio_postgres::Row;
+use tokio_postgres::error::Severity;
 use tokio_postgres::types::{FromSql, ToSql};
 
 use super::error::PostgresError;
@@ -346,9 +347,9 @@ pub(super) async fn claim(
         );
         let rows = match locked.and(rows) {
             Ok(rows) => rows,
-            // The server has rolled this round back. After a lost connection it may have claimed messages, which return
-            // as lost if the worker gives its endpoints up.
-            Err(error) if error.as_db_error().is_some() && !claims.messages.is_empty() => break,
+            // The server has rolled this round back. After a lost connection, of which a connection pooler reports a
+            // fatal error, it may have claimed messages. They return as lost if the worker gives its endpoints up.
+            Err(error) if is_rolled_back(&error) && !claims.messages.is_empty() => break,
             Err(error) => return Err(error.into()),
         };
         committed?;
@@ -745,4 +746,11 @@ pub(super) async fn advance(
     let (endpoints, keys): (Vec<_>, Vec<_>) = orders.into_iter().unzip();
     transaction.execute(&advance, &[&endpoints, &keys]).await?;
     Ok(())
+}
+
+/// Whether the server has refused a statement, and with it the transaction.
+fn is_rolled_back(error: &tokio_postgres::Error) -> bool {
+    error
+        .as_db_error()
+        .is_some_and(|error| error.parsed_severity() == Some(Severity::Error))
 }
