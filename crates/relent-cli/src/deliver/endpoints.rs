@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::disabled::{all, say_if_disabled};
 use super::list::{columns, full_name};
+use super::send::print_done;
 use super::server::{Connection, Server, Version, encoded, json, relative_time, sanitized, text};
 use super::values::{acknowledged, count, endpoint_name, secret, signing_key, tenant_and_name};
 use super::wait::{WAIT_LIMIT, WaitLimit, wait_limit};
@@ -296,7 +297,7 @@ pub(super) async fn run(command: EndpointsCommand) -> Result<(), ExitError> {
             let server = named.connection.open()?;
             let sent = server.post(&named.path("/test"), None).await?;
             let id = text(&sent, "id");
-            print(&format!("{id}\n")).map_err(ExitError::failed)?;
+            print_done(&id);
             match wait {
                 true => super::wait::wait(&server, &id, timeout, false)
                     .await

@@ -5,9 +5,10 @@ use serde_json::{Map, Value, json};
 
 use super::disabled::{disabled, has_none_disabled, say_disabled};
 use super::list::{EndFilter, MessageFilter, MessageState, report_no_messages};
+use super::send::print_done;
 use super::server::{Connection, encoded, json};
 use super::values::segment;
-use crate::console::{counted, print, say};
+use crate::console::{counted, say};
 use crate::exit_status::ExitError;
 
 /// The end of `relent deliver replay --help`.
@@ -140,7 +141,7 @@ async fn each(args: IdArgs, act: &str, done: &str) -> Result<(), ExitError> {
         }
     }
     if args.json {
-        print(&(json(&became)? + "\n")).map_err(ExitError::failed)?;
+        print_done(&json(&became)?);
     }
     result
 }
@@ -154,7 +155,7 @@ pub(super) async fn replay(args: ReplayArgs) -> Result<(), ExitError> {
         report_no_messages(endpoint.as_deref());
     }
     if args.json {
-        print(&(json(&answer)? + "\n")).map_err(ExitError::failed)?;
+        print_done(&json(&answer)?);
     } else {
         let count = answer["resent"].as_u64().unwrap_or_default();
         say(&format!("{} will be sent again", counted(count, "message")));
@@ -235,7 +236,7 @@ pub(super) async fn send_now(args: SendNowArgs) -> Result<(), ExitError> {
         report_no_messages(args.which.endpoint.as_deref());
     }
     if args.json {
-        print(&(json(&answer)? + "\n")).map_err(ExitError::failed)?;
+        print_done(&json(&answer)?);
     } else {
         say(&match answer["due"].as_u64() {
             Some(1) => "1 message is due now".to_owned(),

@@ -416,9 +416,9 @@ async fn send_directly(
     Ok(0)
 }
 
-/// Prints the result of a message that is acknowledged or enqueued. An error does not change the exit status, since a
-/// failure might make the caller send the message again.
-fn print_done(result: &str) {
+/// Prints the result of a change that is in force, such as an acknowledged message. An error does not change the exit
+/// status, since a failure might make the caller repeat the change, and send messages again.
+pub(super) fn print_done(result: &str) {
     if let Err(error) = print(&format!("{result}\n")) {
         report_error(&error);
     }

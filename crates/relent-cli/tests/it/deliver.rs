@@ -790,6 +790,26 @@ fn an_acknowledged_message_is_a_success_even_if_its_identifier_cannot_be_printed
     assert!(sent.stderr.contains("cannot write"), "{sent:?}");
 }
 
+/// A failure would make a script replay all messages once more.
+#[test]
+fn a_replay_is_a_success_even_if_its_count_cannot_be_printed() {
+    let folder = folder();
+    let server = Server::start_with(folder.path(), &[]);
+    let replay = ["deliver", "replay", "--state", "delivered", "--json"];
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let child = relent(&replay)
+        .env(
+            "RELENT_DELIVER_SERVER",
+            format!("http://{}", server.address),
+        )
+        .current_dir(folder.path())
+        .stdout(full)
+        .spawn();
+    let replayed = finish(child.unwrap());
+    assert_eq!(replayed.status, 0, "{replayed:?}");
+    assert!(replayed.stderr.contains("cannot write"), "{replayed:?}");
+}
+
 #[test]
 fn a_signal_ends_send_while_it_reads_standard_input() {
     let send = ["deliver", "send", "https://shop.example/", "-d", "@-"];
