@@ -1,11 +1,11 @@
 //! `--trace FILE`: the attempts and decisions of a session as one JSON object.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use relent::Summary;
 use relent::trace::TraceJson;
 
+use crate::console::Stderr;
 use crate::output_file::OutputFile;
 
 /// The output of the trace. It is opened before the first attempt, so that a bad path fails early.
@@ -51,7 +51,7 @@ impl TraceOut {
     /// The trace cannot be written after all (a full disk). An existing trace is left unchanged.
     pub(crate) fn finish(self, trace: &TraceJson) -> Result<(), String> {
         let result = match self.to {
-            TraceTarget::Stderr => trace.write(io::stderr().lock()),
+            TraceTarget::Stderr => trace.write(Stderr),
             TraceTarget::Named(OutputFile::Special(file)) => trace.write(file),
             TraceTarget::Named(OutputFile::File(new)) => {
                 trace.write(new.file()).and_then(|()| new.complete())

@@ -381,7 +381,12 @@ async fn supervise(
             ask_to_end(group);
         }
         let mut hurried = false;
-        let mut silence = pin!(activity.ceased(OUTPUT_SILENCE, MAX_OUTPUT_WAIT, Duration::MAX));
+        // Without a time limit a slow reader has as long as it needs.
+        let patience = match ended {
+            CommandEnd::TimedOut => STALLED_READER,
+            _ => Duration::MAX,
+        };
+        let mut silence = pin!(activity.ceased(OUTPUT_SILENCE, MAX_OUTPUT_WAIT, patience));
         // After the deadline, output is awaited only as long as it takes to end the group.
         let output_deadline = attempt.limits.last.map(|last| match limit.is_ending() {
             true => attempt.limits.kill_asked_at(last),

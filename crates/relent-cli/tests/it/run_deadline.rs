@@ -72,6 +72,15 @@ fn a_stalled_reader_of_standard_error_extends_no_time_limit() {
             &["--deadline=1s", "--max-retries=0", "--retry-on-output=x"],
             command,
         ),
+        (
+            &[
+                "--attempt-timeout=1s",
+                "--max-retries=0",
+                "--retry-on-output=x",
+            ],
+            command,
+        ),
+        (&["--deadline=1s", "--max-retries=0", "--trace=-"], command),
     ] {
         let mut relent = sh_with_messages(limits, script).spawn().unwrap();
         let unread = relent.stderr.take();
