@@ -24,7 +24,7 @@ pub use model::play;
 /// # Panics
 /// If the store fails or violates a guarantee.
 ///
-/// ```
+/// ```no_run
 /// use relent_outbox::store::{Sqlite, conformance};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
