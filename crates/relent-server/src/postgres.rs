@@ -68,8 +68,22 @@ where
     pool.map_err(|error| ConnectionError::Config(error.into()))
 }
 
-/// An error of a store that may come from a connection.
+/// A statement with a row if one of the tables and indexes is missing that these statements create. Their creation would
+/// wait for all running transactions, also if they exist, and hold up those that follow.
 #[doc(hidden)] // For relent-outbox, as is `Checkout`.
+#[must_use]
+pub fn missing(creations: &str) -> String {
+    let names = creations.split("IF NOT EXISTS ").skip(1);
+    let names: Vec<_> = names.filter_map(|name| name.split(' ').next()).collect();
+    format!(
+        "SELECT 1 FROM unnest('{{{}}}'::text[]) AS name
+         WHERE to_regclass(quote_ident(current_schema()) || '.' || name) IS NULL LIMIT 1",
+        names.join(",")
+    )
+}
+
+/// An error of a store that may come from a connection.
+#[doc(hidden)]
 pub trait OfConnection: From<ConnectionError> {
     /// Returns the error of the connection; `None` if the error has another origin.
     fn connection_error(&self) -> Option<&ConnectionError>;

@@ -42,7 +42,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use relent_server::postgres::{Pool, Transaction as CallerTransaction};
+use relent_server::postgres::{Pool, Transaction as CallerTransaction, missing};
 use tokio::sync::broadcast;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::tls::MakeTlsConnect;
@@ -106,9 +106,6 @@ const BEGIN_CREATION: &str = "BEGIN; SELECT pg_advisory_xact_lock(73086047971297
 const FIND_LATER_TABLES: &str = "SELECT coalesce(string_agg(tablename, ', '), '') FROM pg_tables
     WHERE schemaname = ANY(current_schemas(false)) AND substring(tablename FROM '^relent_delivery_([0-9]{1,9})$')::integer > 1";
 
-/// Finds that a table or an index is missing.
-const LACKS_ANY: &str = "SELECT EXISTS (SELECT FROM unnest($1::text[]) AS name
-    WHERE to_regclass(quote_ident(current_schema()) || '.' || name) IS NULL)";
 /// Finds a table of an earlier version, without this column.
 const LACKS: &str = "SELECT NOT EXISTS (SELECT FROM pg_attribute
     WHERE attrelid = $1::text::regclass AND attname = $2 AND NOT attisdropped)";
@@ -267,11 +264,8 @@ impl Postgres {
                 if !later.is_empty() {
                     return Err(PostgresError::Stored(super::later_tables(&later)));
                 }
-                // Creations and additions would wait for all running transactions, also where they add nothing, and
-                // hold up those that follow.
-                let names = Self::TABLES.split("IF NOT EXISTS ").skip(1);
-                let names: Vec<_> = names.filter_map(|name| name.split(' ').next()).collect();
-                if client.query_one(LACKS_ANY, &[&names]).await?.try_get(0)? {
+                // Additions wait for running transactions like creations.
+                if client.query_opt(&missing(Self::TABLES), &[]).await?.is_some() {
                     client.batch_execute(Self::TABLES).await?;
                 }
                 for (table, column, definition) in ADDED {

@@ -73,17 +73,6 @@ const CREATE: (&str, &str) = (
     "COMMIT;",
 );
 
-/// A statement with a row if a table or an index of [`Postgres::TABLES`] is missing.
-fn missing() -> String {
-    let names = Postgres::TABLES.split("IF NOT EXISTS ").skip(1);
-    let names: Vec<_> = names.filter_map(|name| name.split(' ').next()).collect();
-    format!(
-        "SELECT 1 FROM unnest('{{{}}}'::text[]) AS name
-         WHERE to_regclass(quote_ident(current_schema()) || '.' || name) IS NULL LIMIT 1",
-        names.join(",")
-    )
-}
-
 impl Postgres {
     /// The tables, for your own migrations instead of [`create_tables`](Self::create_tables). A version with
     /// different tables will use another name, and leave these unchanged.
@@ -149,8 +138,7 @@ impl<C: Connections> Postgres<C> {
         let script = [CREATE.0, Postgres::TABLES, CREATE.1].concat();
         let mut checkout = Checkout::new(self.max_wait);
         let session = &mut **checkout.connect(&self.pool).await?;
-        let missing = missing();
-        // The creation of an index would wait for all running transactions, also if the index exists.
+        let missing = crate::postgres::missing(Postgres::TABLES);
         let create = async {
             if session.query(&missing, &[]).await?.is_some() {
                 session.script(&script).await?;
