@@ -37,8 +37,8 @@ pub(crate) fn report(text: &str) {
 /// The largest write that does not block if poll says that the descriptor takes bytes.
 const PIECE_BYTES: usize = PIPE_BUF;
 
-/// Whether the reader of standard error has stalled, so that messages do not wait for it. Locked during a message, since
-/// another one could take the space that was found.
+/// Whether the reader of standard error has stalled, so that messages do not wait for it. Locked during a message,
+/// since another one could take the space that was found.
 static STALLED: Mutex<bool> = Mutex::new(false);
 
 /// Standard error for messages. A reader that takes nothing for [`STALLED_READER`] loses messages: they must not delay
@@ -90,6 +90,15 @@ pub(crate) fn print(text: &str) -> Result<(), String> {
             Err(format!("cannot write to standard output: {error}"))
         }
         _ => Ok(()),
+    }
+}
+
+/// Prints the result of a change that is in force, such as an acknowledged message. An error does not change the exit
+/// status, since a failure might make the caller repeat the change, and send messages again.
+#[cfg(feature = "deliver")]
+pub(crate) fn print_done(result: &str) {
+    if let Err(error) = print(&format!("{result}\n")) {
+        report_error(&error);
     }
 }
 

@@ -13,11 +13,10 @@ use serde_json::{Map, Value, json};
 
 use super::disabled::{all, say_if_disabled};
 use super::list::{columns, full_name};
-use super::send::print_done;
 use super::server::{Connection, Server, Version, encoded, json, relative_time, sanitized, text};
 use super::values::{acknowledged, count, endpoint_name, secret, signing_key, tenant_and_name};
 use super::wait::{WAIT_LIMIT, WaitLimit, wait_limit};
-use crate::console::{counted, print, say};
+use crate::console::{counted, print, print_done, say};
 use crate::exit_status::ExitError;
 use crate::human::human;
 

@@ -5,10 +5,9 @@ use serde_json::{Map, Value, json};
 
 use super::disabled::{disabled, has_none_disabled, say_disabled};
 use super::list::{EndFilter, MessageFilter, MessageState, report_no_messages};
-use super::send::print_done;
 use super::server::{Connection, encoded, json};
 use super::values::segment;
-use crate::console::{counted, say};
+use crate::console::{counted, print_done, say};
 use crate::exit_status::ExitError;
 
 /// The end of `relent deliver replay --help`.

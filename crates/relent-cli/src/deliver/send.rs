@@ -28,7 +28,7 @@ use super::disabled::disabled;
 use super::server::{Connection, json, sanitized, text};
 use super::values::{acknowledged, tenant_and_name};
 use super::wait::{WAIT_LIMIT, WaitLimit, wait, wait_limit};
-use crate::console::{print, report_error, say};
+use crate::console::{print_done, say};
 use crate::exit_status::ExitError;
 use crate::human::human;
 use crate::options::duration;
@@ -414,14 +414,6 @@ async fn send_directly(
     };
     print_done(&printed);
     Ok(0)
-}
-
-/// Prints the result of a change that is in force, such as an acknowledged message. An error does not change the exit
-/// status, since a failure might make the caller repeat the change, and send messages again.
-pub(super) fn print_done(result: &str) {
-    if let Err(error) = print(&format!("{result}\n")) {
-        report_error(&error);
-    }
 }
 
 /// Replaces the advice of a library's error by that for this command.
