@@ -173,7 +173,8 @@ impl Call<'_> {
 
     /// The running attempt has made permanent progress, though it will fail. Restarts the count of
     /// retries and the backoff. `max_elapsed` and the deadline stay, and the limits of the circuit
-    /// breaker count from now. The destination is up, so the following failure does not count against it. Call it before the failure; see
+    /// breaker count from now. The destination is up, so the following failure does not count against
+    /// it. Call it before the failure; see
     /// [`Session::on_progress`](crate::Session::on_progress).
     pub fn progressed<E: Environment>(&mut self, environment: &mut E) {
         let now = self.now(environment);

@@ -215,9 +215,9 @@ impl Session {
     /// [`Progress`](crate::call::Progress) defines when that counts. Call it before reporting the failure.
     ///
     /// Progress counts as success: the retry count, the backoff, causes that are retried once and the
-    /// final attempt before a limit restart, as for a new operation that does the rest. The tokens of the attempt, if it was a
-    /// retry, are refunded. A retry after progress is still paid for, until it has made progress
-    /// itself. So a transfer that advances holds at most one retry, however often it is cut off. One
+    /// final attempt before a limit restart, as for a new operation that does the rest. The tokens of
+    /// the attempt, if it was a retry, are refunded. A retry after progress is still paid for, until it
+    /// has made progress itself. So a transfer that advances holds at most one retry, however often it is cut off. One
     /// that does not advance costs as much as any other.
     ///
     /// Time limits are not moved: `max_elapsed` and the deadline count from the start of the session.
