@@ -148,8 +148,9 @@ impl Random for Shared {
     }
 }
 
-/// The attempts of each request through the futures of `relent`, and the number that give up.
-fn real(scenario: &Scenario, policy: &Policy, seed: u64) -> (Vec<Row>, u64) {
+/// The attempts of each request through the futures of `relent`, and the number that give up. `None` if a request is made
+/// at the very nanosecond of a timer: nothing defines which of them is first, so the simulator may differ.
+fn real(scenario: &Scenario, policy: &Policy, seed: u64) -> Option<(Vec<Row>, u64)> {
     let time = VirtualTime::default();
     let service = Rc::new(Service {
         time: time.clone(),
@@ -185,6 +186,9 @@ fn real(scenario: &Scenario, policy: &Policy, seed: u64) -> (Vec<Row>, u64) {
             time.advance(now);
             continue;
         }
+        if timer == Some(now) {
+            return None;
+        }
         time.advance(now);
         let (number, request) = requests.next().unwrap();
         let destination = destinations[request.process as usize].clone();
@@ -216,17 +220,22 @@ fn real(scenario: &Scenario, policy: &Policy, seed: u64) -> (Vec<Row>, u64) {
         });
     }
     let rows = rows.borrow().clone();
-    (rows, give_ups.take())
+    Some((rows, give_ups.take()))
 }
 
-fn assert_same(scenario: &Scenario, policy: &Policy, seed: u64) {
+/// Compares both; `false` if the order of their events is not defined.
+#[must_use]
+fn are_compared(scenario: &Scenario, policy: &Policy, seed: u64) -> bool {
+    let Some((real, give_ups)) = real(scenario, policy, seed) else {
+        return false;
+    };
     let simulated = trace(scenario, policy, seed).unwrap();
-    let (real, give_ups) = real(scenario, policy, seed);
     for (simulated, real) in simulated.iter().zip(&real) {
         assert_eq!(simulated, real, "the simulated one is first");
     }
     assert_eq!(simulated.len(), real.len());
     assert_eq!(run(scenario, policy, seed).unwrap().give_ups, give_ups);
+    true
 }
 
 const OUTAGES: &str = r#"
@@ -255,7 +264,7 @@ fn standard_and_patient_behave_in_outages_as_simulated() {
             let policy = policy.clone().into_builder();
             let policy = policy.attempt_timeout(Duration::from_secs(1));
             let policy = policy.deadline(Duration::from_secs(20)).build().unwrap();
-            assert_same(&scenario, &policy, seed);
+            assert!(are_compared(&scenario, &policy, seed));
         }
     }
 }
@@ -272,7 +281,7 @@ fn a_policy_with_the_deadline_of_its_callers_ends_calls_as_simulated() {
                 policy = policy.attempt_timeout(Duration::from_secs(timeout));
             }
             let policy = policy.deadline(Duration::from_secs(3)).build().unwrap();
-            assert_same(&scenario, &policy, seed);
+            assert!(are_compared(&scenario, &policy, seed));
         }
     }
 }
@@ -395,7 +404,12 @@ prop_compose! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
+    #![proptest_config(ProptestConfig {
+        cases: 100,
+        // Events at the same nanosecond are rare.
+        max_global_rejects: 5,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn simulated_and_real_attempts_are_equal_for_any_policy(
@@ -403,6 +417,6 @@ proptest! {
         scenario in scenarios(),
         seed: u64,
     ) {
-        assert_same(&scenario, &policy, seed);
+        prop_assume!(are_compared(&scenario, &policy, seed));
     }
 }
