@@ -68,7 +68,7 @@ pub fn classify_error(error: &(dyn Error + 'static)) -> Failure {
 }
 
 /// Changes the failure of a call that another layer of this process has given up for this reason, as if that layer
-/// had [marked](crate::Mark) its response.
+/// had [marked](crate::Mark) its response. After [`StopReason::OutcomeUnknown`] the outcome is unknown here, too.
 #[must_use]
 pub fn given_up_by(failure: Failure, reason: StopReason) -> Failure {
     crate::no_retry_mark::given_up(failure, reason)

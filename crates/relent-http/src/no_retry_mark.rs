@@ -6,6 +6,8 @@ use http::HeaderValue;
 use http::Response;
 #[cfg(feature = "attempt")]
 use relent::Summary;
+#[cfg(feature = "attempt")]
+use relent_core::Hop;
 use relent_core::{Advice, Failure, FailureKind, Hint, Scope, StopReason};
 
 use crate::field::trim;
@@ -48,7 +50,7 @@ impl Mark {
     /// |---|---|
     /// | retries, time, budget or circuit breaker used up; the server said not to retry, or to come back later; not repeatable | `Exhausted` |
     /// | overloaded; rejected by the throttle of this process | `Overloaded` |
-    /// | permanent, outcome unknown | none: the status is enough |
+    /// | permanent, outcome unknown | none: the status of an [`ErrorResponse`](crate::ErrorResponse) is enough |
     /// | not replayable, no destination, cancelled | none: the holder of the request may repeat it |
     #[must_use]
     pub const fn of(reason: StopReason) -> Option<Self> {
@@ -156,10 +158,17 @@ pub(crate) fn marked(mut failure: Failure, headers: &HeaderMap) -> Failure {
 
 /// The failure of a call that another layer of this process gave up for this reason, as if that layer had marked it.
 #[cfg(feature = "attempt")]
-pub(crate) fn given_up(failure: Failure, reason: StopReason) -> Failure {
-    match Mark::of(reason) {
-        Some(mark) => mark.on(failure),
-        None => failure,
+pub(crate) fn given_up(mut failure: Failure, reason: StopReason) -> Failure {
+    match (Mark::of(reason), reason) {
+        (Some(mark), _) => mark.on(failure),
+        // The failure can be the result of an earlier request of that layer, within one attempt of this one.
+        (None, StopReason::OutcomeUnknown) => {
+            if failure.hop == Hop::None {
+                failure.hop = Hop::Here;
+            }
+            failure.as_if_applied(true)
+        }
+        (None, _) => failure,
     }
 }
 
@@ -167,6 +176,9 @@ pub(crate) fn given_up(failure: Failure, reason: StopReason) -> Failure {
 /// Use it as the outermost function around a service that returns the response of a service below.
 ///
 /// A newly built response needs a copy of the summary in its extensions; or call [`Mark::set`].
+///
+/// After [`StopReason::OutcomeUnknown`] do not return the last response, such as a 412: it would say that nothing was
+/// done. Respond with [`ErrorResponse::gave_up`](crate::ErrorResponse::gave_up).
 ///
 /// ```
 /// use relent_core::StopReason;

@@ -15,6 +15,7 @@ use cases::{Case, History, answer, policy};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
+use http::header::IF_MATCH;
 use http::{Extensions, Request};
 use http_body_util::Full;
 use implementations::{BY_HEAD, HEDGED, IMPLEMENTATIONS, Implementation, TestCall, plain};
@@ -179,6 +180,47 @@ async fn no_implementation_retries_a_call_that_another_gave_up() {
         let ended = (server.count(), summary.attempts, summary.reason);
         assert_eq!(ended, (3, 1, Some(StopReason::DoNotRetry)));
     }
+}
+
+/// The response of a conditional write can be the result of its earlier attempt. Each layer above reports that, too.
+#[tokio::test]
+async fn an_outcome_that_is_unknown_below_is_unknown_in_each_layer_above() {
+    let policy = policy().build().unwrap();
+    let client = Client::from_builder(plain, policy.clone()).unwrap();
+    let written_and_lost = || Server::script([Step::Reset(Vec::new()), answer(412, &[])]);
+
+    // A layer above the client.
+    let server = written_and_lost();
+    let (inner, url) = (client.clone(), server.url("/"));
+    let layer = RetryLayer::new(policy.clone()).classify_errors(classify_error);
+    let outer = layer.layer(tower::service_fn(move |_: Request<_>| {
+        let sent = inner.put(&url).header(IF_MATCH, "\"v1\"").send();
+        async move {
+            sent.await
+                .map(|response| http::Response::from(response.into_inner()))
+        }
+    }));
+    let put = Request::put("http://localhost/").header(IF_MATCH, "\"v1\"");
+    let put = put.body(Full::<Bytes>::default()).unwrap();
+    let response = outer.oneshot(put).await.unwrap();
+    let summary: &Summary = response.extensions().get().unwrap();
+    let ended = (server.count(), summary.attempts, summary.reason);
+    assert_eq!(ended, (2, 1, Some(StopReason::OutcomeUnknown)));
+
+    // A middleware above a middleware.
+    let server = written_and_lost();
+    let retries = || RetryMiddleware::new(policy.clone()).redirects_are_tracked();
+    let stack = ClientBuilder::new(plain().build().unwrap())
+        .with(retries())
+        .with(retries())
+        .build();
+    let put = stack.put(server.url("/")).header(IF_MATCH, "\"v1\"");
+    let mut extensions = Extensions::new();
+    let sent = stack.execute_with_extensions(put.build().unwrap(), &mut extensions);
+    assert_eq!(sent.await.unwrap().status(), 412);
+    let summary = extensions.get::<Summary>().unwrap();
+    let ended = (server.count(), summary.attempts, summary.reason);
+    assert_eq!(ended, (2, 1, Some(StopReason::OutcomeUnknown)));
 }
 
 /// An error that another layer gave up keeps its cause, and is marked as already retried.
