@@ -11,8 +11,8 @@
 //! | 8 `RESOURCE_EXHAUSTED` | throttled if the server adds a delay, else permanent: it may also mean that a message is too long |
 //! | every other | permanent, unless a policy lists it in `retry_on`, which makes it ambiguous |
 //!
-//! 10 `ABORTED` asks the client to repeat the whole read-modify-write, which `relent::update` does. The HTTP method
-//! is always POST and does not show whether a call may run twice, so the caller declares it.
+//! 10 `ABORTED` asks the client to repeat the whole read-modify-write, which `relent::retry_on_conflict` does. The HTTP
+//! method is always POST and does not show whether a call may run twice, so the caller declares it.
 //!
 //! | from the server | read as |
 //! |---|---|

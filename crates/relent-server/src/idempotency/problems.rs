@@ -178,9 +178,11 @@ impl Rejection {
             | Self::Mismatch => GrpcCode::InvalidArgument,
             Self::NoPrincipal => GrpcCode::Unauthenticated,
             Self::TooLarge => GrpcCode::ResourceExhausted,
-            Self::InFlight(_) => GrpcCode::Aborted,
             Self::Unknown | Self::AnswerNotKept | Self::Forgotten => GrpcCode::FailedPrecondition,
-            Self::Busy | Self::NoSlot(_) | Self::StoreFailed => GrpcCode::Unavailable,
+            // `ABORTED` would ask for another call, with another key. This one is to be repeated.
+            Self::InFlight(_) | Self::Busy | Self::NoSlot(_) | Self::StoreFailed => {
+                GrpcCode::Unavailable
+            }
             Self::Nested => GrpcCode::Internal,
             #[cfg(any(feature = "postgres", feature = "sqlite"))]
             Self::NotRecorded | Self::RunTwice => GrpcCode::Internal,

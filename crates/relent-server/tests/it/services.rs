@@ -1,6 +1,8 @@
 //! Tests of the layers in real servers on real sockets: axum, hyper and tonic.
 
 use std::convert::Infallible;
+use std::error::Error;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,8 +21,10 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
+use relent::NamedPolicy;
 use relent_core::admission::{ConcurrencyConfig, ConcurrencyLimiterConfig};
-use relent_http::grpc::Status;
+use relent_http::RetryLayer;
+use relent_http::grpc::{ServiceConfig, Status};
 use relent_server::ServerLayer;
 use relent_server::idempotency::IdempotencyLayer;
 use relent_server::overload::OverloadLayer;
@@ -30,7 +34,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tonic::server::NamedService;
 use tonic::transport::server::{Server, TcpIncoming};
-use tower::{Layer, Service, service_fn};
+use tower::{Layer, Service, ServiceExt, service_fn};
 
 /// Serves one request at a time, without a queue.
 fn layer() -> ServerLayer<Memory> {
@@ -328,8 +332,8 @@ async fn in_tonic_a_rejection_is_a_grpc_status() {
     assert_eq!(payments.calls.load(Ordering::SeqCst), 2);
 }
 
-#[tokio::test]
-async fn in_tonic_a_duplicate_of_a_running_call_is_aborted_with_a_delay() {
+/// A server with a duplicate that does not wait for the running call.
+async fn impatient_server() -> (Payments, SocketAddr) {
     let (listener, address) = listen().await;
     let payments = Payments::default();
     let idempotency = IdempotencyLayer::anonymous(Memory::new()).wait(Duration::ZERO);
@@ -337,6 +341,12 @@ async fn in_tonic_a_duplicate_of_a_running_call_is_aborted_with_a_delay() {
         .layer(ServerLayer::new(idempotency))
         .add_service(payments.clone());
     tokio::spawn(router.serve_with_incoming(TcpIncoming::from(listener)));
+    (payments, address)
+}
+
+#[tokio::test]
+async fn in_tonic_a_duplicate_of_a_running_call_is_told_to_come_back() {
+    let (payments, address) = impatient_server().await;
     let client = Client::builder(TokioExecutor::new())
         .http2_only(true)
         .build_http();
@@ -344,12 +354,54 @@ async fn in_tonic_a_duplicate_of_a_running_call_is_aborted_with_a_delay() {
     let (first, ()) = tokio::join!(caller.pay("a", "slow"), async {
         payments.began.notified().await;
         let refused = caller.pay("a", "slow").await;
-        assert_eq!(refused.status().code, 10);
+        assert_eq!(refused.status().code, 14);
         assert!(refused.status().retry_delay.is_some(), "{refused:?}");
         assert!(refused.pushback() >= 1, "{refused:?}");
         payments.goes_on.notify_one();
     });
     assert_eq!(first.status().code, 0);
+}
+
+/// The response is lost while the call still runs.
+#[tokio::test]
+async fn in_tonic_a_client_repeats_a_running_call_until_it_has_the_response() {
+    let (payments, address) = impatient_server().await;
+    let client = Client::builder(TokioExecutor::new())
+        .http2_only(true)
+        .build_http();
+    let (attempts, server) = (Arc::new(AtomicU32::new(0)), payments.clone());
+    let network = service_fn(move |request| {
+        let number = attempts.fetch_add(1, Ordering::SeqCst) + 1;
+        let (sent, payments) = (client.request(request), server.clone());
+        async move {
+            if number == 1 {
+                tokio::select! {
+                    response = sent => panic!("{response:?}"),
+                    () = payments.began.notified() => {}
+                }
+                let lost = io::Error::from(io::ErrorKind::ConnectionReset);
+                return Err(Box::<dyn Error + Send + Sync>::from(lost));
+            }
+            let response = sent.await?;
+            payments.goes_on.notify_one();
+            Ok(response)
+        }
+    });
+    let policy = NamedPolicy::load("grpc").unwrap().policy;
+    let service = RetryLayer::new(policy)
+        .grpc(ServiceConfig::default())
+        .layer(network);
+    let request = Request::post(format!("http://{address}/shop.Payments/Pay"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .header("idempotency-key", "a");
+    let request = request.body(Full::new(message("slow"))).unwrap();
+    let response = service.oneshot(request).await.unwrap();
+    assert_eq!(response.headers()["idempotent-replayed"], "true");
+    let collected = response.into_body().collect().await.unwrap();
+    assert_eq!(collected.trailers().unwrap()["grpc-status"], "0");
+    assert_eq!(collected.to_bytes(), message("charge 1"));
+    assert_eq!(payments.calls.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
