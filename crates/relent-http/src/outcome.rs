@@ -3,6 +3,8 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::{HeaderMap, Response, StatusCode};
+#[cfg(feature = "attempt")]
+use relent_core::StopReason;
 use relent_core::{Advice, GrpcCode, Hint};
 
 use crate::grpc;
@@ -37,8 +39,9 @@ use crate::no_retry_mark::Mark;
 /// # When a handler must set the outcome
 /// The statuses in the `NotApplied` rows mean "nothing was done: come back". A handler must insert its outcome if it
 /// may have taken effect before it responds with one of them, such as 503 with `Retry-After`. The same holds for a
-/// handler that passes on the rejection of another service after it has taken effect. It also holds for a timeout
-/// layer that responds with a status other than 408, 503 without `Retry-After`, or 504.
+/// handler that passes on the rejection of another service, if the handler or an earlier attempt of its call may have
+/// taken effect: the last response describes the last attempt only. It also holds for a timeout layer that responds
+/// with a status other than 408, 503 without `Retry-After`, or 504.
 ///
 /// ```
 /// use http::{Response, StatusCode, header::RETRY_AFTER};
@@ -69,11 +72,29 @@ impl Outcome {
     ///
     /// If the HTTP status is not 200, the gRPC status alone does not decide: if either is unknown, the outcome is
     /// [`Unknown`](Self::Unknown), and if they differ, [`Final`](Self::Final).
+    ///
+    /// A handler may pass on the response of its own call by a client of Relent. The `Summary` in its extensions may
+    /// report that an earlier request of that call can have taken effect, whatever the last response is. The outcome
+    /// is then [`Unknown`](Self::Unknown), too.
     #[must_use]
     pub fn of<B>(response: &Response<B>) -> Self {
         if let Some(outcome) = response.extensions().get() {
             return *outcome;
         }
+        let outcome = Self::of_statuses(response);
+        #[cfg(feature = "attempt")]
+        if let Some(relent::Summary { reason, .. }) = response.extensions().get() {
+            return match (reason, outcome) {
+                (Some(StopReason::OutcomeUnknown), _)
+                | (Some(StopReason::NotRepeatable), Self::NotApplied) => Self::Unknown,
+                _ => outcome,
+            };
+        }
+        outcome
+    }
+
+    /// The outcome by the gRPC status and the HTTP status.
+    fn of_statuses<B>(response: &Response<B>) -> Self {
         let (status, headers) = (response.status(), response.headers());
         match grpc::code(headers).map(Self::of_code) {
             None => Self::of_http(status, headers),
@@ -250,6 +271,32 @@ mod tests {
                 assert_eq!(Outcome::of(&response), said, "{status}");
             }
         }
+    }
+
+    #[cfg(feature = "attempt")]
+    #[test]
+    fn the_last_response_of_a_call_does_not_hide_the_effect_of_an_earlier_request() {
+        let passed_on = |status, reason| {
+            let mut response = response(status, &[("retry-after", "1")]);
+            let reason = Some(reason);
+            let summary = relent::Summary {
+                reason,
+                ..relent::Summary::default()
+            };
+            response.extensions_mut().insert(summary);
+            Outcome::of(&response)
+        };
+        // A conditional write timed out, and its retry got 412.
+        let after_a_timeout = passed_on(412, StopReason::OutcomeUnknown);
+        assert_eq!(after_a_timeout, Outcome::Unknown);
+        // A POST was redirected to a service that rejected it.
+        for status in [429, 503] {
+            let redirected = passed_on(status, StopReason::NotRepeatable);
+            assert_eq!(redirected, Outcome::Unknown);
+            let rejected = passed_on(status, StopReason::RetriesExhausted);
+            assert_eq!(rejected, Outcome::NotApplied);
+        }
+        assert_eq!(passed_on(404, StopReason::Permanent), Outcome::Final);
     }
 
     #[test]
