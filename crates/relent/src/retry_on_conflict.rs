@@ -12,7 +12,9 @@ use crate::retry::{DefaultClock, Retry};
 pub enum WriteOutcome<T, E> {
     /// The write took effect.
     Done(T),
-    /// Another client has written since the read: 409 ABORTED, 412, or a changed version.
+    /// Another client has written since the read: 409 ABORTED, 412, or a changed version. Not a 412 after
+    /// [`StopReason::OutcomeUnknown`](crate::StopReason::OutcomeUnknown): it can be the effect of this
+    /// client's own write.
     Conflict(E),
     /// Any other error; not retried here.
     Failed(E),
@@ -41,6 +43,11 @@ impl<T, E> WriteOutcome<T, E> {
 /// [`StopReason::NotRepeatable`](crate::StopReason::NotRepeatable), unless the policy has
 /// [`assume_repeatable`](crate::policy::PolicyBuilder::assume_repeatable): for a modification that may
 /// apply twice, such as setting a value.
+///
+/// The same holds for a client inside that retries the write by itself: the write times out, takes
+/// effect, and its retry gets 412. Such a client reports
+/// [`StopReason::OutcomeUnknown`](crate::StopReason::OutcomeUnknown), which is
+/// [`Failed`](WriteOutcome::Failed) and no conflict.
 ///
 /// A conflict costs no budget and does not count as a failure of the destination. Only the backoff
 /// paces competing writers: if a write is slow, start with a backoff of several times its duration.
