@@ -123,9 +123,10 @@
 //!
 //! # How long a message is remembered
 //! [8 days](KEEP). A message that comes after its record has expired is handled again, so the record must outlive the
-//! sender's schedule. The longest schedule of the built-in presets is `standard-webhooks` with 83 h, including
-//! jitter. The rest is for a sender that is stopped over a long weekend. If a sender repeats older messages by hand,
-//! increase [`retention`](WebhookLayer::retention).
+//! sender's repetitions. The longest schedule of the built-in presets is `standard-webhooks` with 83 h, including
+//! jitter. The rest is for a sender that is stopped over a long weekend. A sender may repeat a message for longer:
+//! `relent deliver` holds it while the endpoint is down or disabled, and its operator can resend it weeks later. Then
+//! increase [`retention`](WebhookLayer::retention), and let the handler recognize what it has done.
 //!
 //! # The order of layers
 //! Outside: tracing, rate limits and overload. Then this layer. Inside: a timeout, so that it ends the handler. No
