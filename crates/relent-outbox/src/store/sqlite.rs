@@ -71,7 +71,8 @@ use crate::message::{MessageId, NewEvent, NewMessage};
 /// set back by more, the machine was ahead, and the store follows. Times written meanwhile then count from the next
 /// [heartbeat](Store::heartbeat) of a worker. A delivery with a delay of a minute thus waits for a minute and up to one
 /// heartbeat interval, even if the machine was ahead by a day; a dead worker is detected one lease later. A step
-/// forward takes effect immediately: messages become due and leases expire, which at worst repeats running attempts.
+/// forward takes effect immediately: messages become due, and leases expire, which repeats running attempts. Time limits
+/// of schedules (`max_elapsed`, `deadline`) end, too, so that messages become dead letters.
 #[derive(Clone, Debug)]
 pub struct Sqlite {
     /// Closed before the connection of the writer, which then is the last one and removes the files beside the database.
