@@ -321,6 +321,9 @@ impl<K, M, N> RetryLayer<K, M, N> {
     /// request, which it may change: for a fallback, or for another node if only some fail. A
     /// `Host` header that the caller has set stays.
     ///
+    /// A request with an idempotency key is repeatable only at targets that share their records of keys. Otherwise it
+    /// may run once at each: make it not repeatable with an [`Override`].
+    ///
     /// ```
     /// use relent::Policy;
     /// use relent_http::RetryLayer;

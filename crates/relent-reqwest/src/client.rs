@@ -313,6 +313,9 @@ impl Client {
     /// destination with its budget, circuit breaker and cooldown stays that of the original URL. All header fields
     /// are sent along, including credentials: only name hosts that may receive them.
     ///
+    /// A request with an idempotency key is repeatable only at hosts that share their records of keys. Otherwise it may
+    /// run once at each: make it not [repeatable](crate::RequestBuilder::repeatable).
+    ///
     /// ```
     /// use relent::Policy;
     /// use relent_reqwest::Client;

@@ -45,6 +45,9 @@ use relent_core::{Failure, Instant};
 ///
 /// The destination of the layer still admits each attempt before an upstream is chosen, and its budget pays for
 /// retries. It is down only if most attempts fail, whichever upstream they had.
+///
+/// A request with an idempotency key is repeatable only if the upstreams share their records of keys. Otherwise it may
+/// run once at each: make it not repeatable with an [`Override`](super::Override).
 pub trait Upstreams: Send + Sync {
     /// Changes the URI of the request to that of an upstream.
     fn choose(&self, choice: &mut UpstreamChoice<'_>);
