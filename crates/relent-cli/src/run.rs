@@ -74,6 +74,9 @@ Streams:
   The buffers are bounded (--max-buffer).
 
 Attempts:
+  The command must be safe to run twice: an attempt that failed or was ended by
+  --attempt-timeout may have done its work. --retry-on-exit and --stop-on-exit
+  select the failures after which it runs again.
   An attempt is the command with its process group. RELENT_ATTEMPT holds its
   number. After a failure, relent ends the rest of the group before the next
   attempt: two attempts never run at the same time. SIGINT, SIGTERM, SIGHUP,
