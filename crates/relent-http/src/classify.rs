@@ -83,7 +83,7 @@ pub fn classify(
         return None;
     }
     let failure = grpc::failure(grpc::code(headers)?, || hint(headers, now, options))?;
-    Some(marked(failure, headers))
+    Some(marked(grpc::in_view_of_key(failure, request), headers))
 }
 
 /// Classifies a successful response as a failure if the policy lists its status in `retry_on` or in a rule, such as

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | 14 `UNAVAILABLE` | ambiguous: a proxy may respond with it after forwarding |
 //! | 8 `RESOURCE_EXHAUSTED` | throttled if the server adds a delay, else permanent: it may also mean that a message is too long |
+//! | 9 `FAILED_PRECONDITION` to a call with an `idempotency-key` | permanent, [as if an earlier attempt had taken effect](Failure::as_if_applied) |
 //! | every other | permanent, unless a policy lists it in `retry_on`, which makes it ambiguous |
 //!
 //! 10 `ABORTED` asks the client to repeat the whole read-modify-write, which `relent::retry_on_conflict` does. The HTTP
@@ -215,6 +216,13 @@ pub(crate) fn failure(code: u16, hint: impl FnOnce() -> Hint) -> Option<Failure>
         return None;
     }
     Some(failed(code, hint()))
+}
+
+/// The failure of a request with these facts. A server that does not know what the first call with a key did responds
+/// to its repetitions with `FAILED_PRECONDITION`.
+pub(crate) fn in_view_of_key(failure: Failure, request: RequestInfo) -> Failure {
+    let unmet = request.keyed && failure.cause == GrpcCode::FailedPrecondition.into();
+    failure.as_if_applied(failure.as_if_applied || unmet)
 }
 
 fn failed(code: u16, hint: Hint) -> Failure {

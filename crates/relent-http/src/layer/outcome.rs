@@ -13,6 +13,7 @@ use super::body::ResponseBody;
 use super::config::{CallDriver, ClassifyError, Config};
 use super::error::ServiceError;
 use crate::attempt::{RequestTemplate, ResponseClassifier, apply_inner_summary};
+use crate::grpc::in_view_of_key;
 use crate::network;
 use crate::no_retry_mark::given_up;
 use crate::repeatable::RequestInfo;
@@ -79,7 +80,8 @@ pub(super) fn classification<R, K: Clock, M, N>(
     }
     let (headers, extensions) = (response.headers(), response.extensions());
     if let Some(verdict) = verdict(response) {
-        return Some(apply_inner_summary(verdict?, extensions));
+        let failure = in_view_of_key(verdict?, facts);
+        return Some(apply_inner_summary(failure, extensions));
     }
     let (classification, now) = (
         classifier_of(config, driver.policy()),

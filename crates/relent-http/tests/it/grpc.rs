@@ -568,6 +568,37 @@ async fn a_given_up_grpc_call_reports_its_stop_reason() {
     assert_eq!(server.calls(), 4);
 }
 
+/// A server that has lost the outcome of the first call with a key responds so to its repetitions.
+#[tokio::test]
+async fn a_failed_precondition_after_an_ambiguous_call_with_a_key_leaves_the_outcome_unknown() {
+    let mut lost = Status::failed_precondition("it may have taken effect");
+    let pushback = "grpc-retry-pushback-ms";
+    lost.metadata_mut().insert(pushback, "-1".parse().unwrap());
+    let lost = || ScriptedAnswer::Refuse(lost.clone());
+    let first = || ScriptedAnswer::Refuse(unavailable());
+    for (answers, key, reason) in [
+        (vec![first(), lost()], Some("a"), StopReason::OutcomeUnknown),
+        (vec![first(), lost()], None, StopReason::DoNotRetry),
+        (vec![lost()], Some("a"), StopReason::DoNotRetry),
+    ] {
+        let calls = answers.len();
+        let (server, channel) = Scripted::answering(answers).await;
+        let layer = layer(preset()).traced().clock(VirtualClock::new());
+        let message = http_body_util::Full::new(Bytes::from_static(b"\x00\x00\x00\x00\x05hello"));
+        let mut request = http::Request::post(GET)
+            .header("content-type", "application/grpc")
+            .header("te", "trailers");
+        if let Some(key) = key {
+            request = request.header("idempotency-key", key);
+        }
+        let request = request.body(Body::new(message)).unwrap();
+        let service = layer.grpc(methods()).layer(channel);
+        let response = service.oneshot(request).await.unwrap();
+        let summary = response.extensions().get::<Summary>().unwrap();
+        assert_eq!((summary.reason, server.calls()), (Some(reason), calls));
+    }
+}
+
 /// The rate admits one attempt in a thousand seconds, longer than any caller waits.
 #[tokio::test]
 async fn a_grpc_status_is_returned_when_its_retry_is_held() {
