@@ -78,6 +78,14 @@ impl SessionMessages {
         !self.quiet && shows_countdown()
     }
 
+    /// The output of the final error.
+    pub(crate) const fn at_end(self) -> Self {
+        Self {
+            quiet: !self.reports_end,
+            ..self
+        }
+    }
+
     /// Reports why there is no other attempt. Reports nothing after a cancellation, which the user caused.
     pub(crate) fn report_end(&self, summary: &Summary, last: &str) {
         let Some(reason) = summary
@@ -86,11 +94,7 @@ impl SessionMessages {
         else {
             return;
         };
-        let end = Self {
-            quiet: !self.reports_end,
-            ..*self
-        };
-        end.say(|| {
+        self.at_end().say(|| {
             let attempts = counted(summary.attempts, "attempt");
             let ahead = summary.retry_at.and_then(|at| {
                 let ahead = at.duration_since(SystemTime::now()).ok()?;

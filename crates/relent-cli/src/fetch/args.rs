@@ -276,7 +276,8 @@ pub(crate) struct FetchArgs {
     ///
     /// It is sent as a quoted string, as draft-ietf-httpapi-idempotency-key-header requires; use
     /// -H 'Idempotency-Key: …' to send it without quotes. It has no effect unless the server supports
-    /// the field.
+    /// the field. After a failure relent prints the key, to send the same request again safely; with -q,
+    /// or -s without -S, it does not, so give a key of your own.
     #[arg(
         long,
         value_name = "auto|VALUE",

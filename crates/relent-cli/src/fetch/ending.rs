@@ -180,7 +180,7 @@ impl Ending {
             _ => {}
         }
         if let Some(key) = &prepared.key {
-            live.say(|| {
+            live.at_end().say(|| {
                 format!(
                     "to send the same request again safely: --idempotency-key {}",
                     quoted(key)

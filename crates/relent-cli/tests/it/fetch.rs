@@ -380,6 +380,18 @@ fn an_idempotency_key_makes_a_post_repeatable_and_is_printed_at_the_end() {
     assert_eq!(server.seen()[1].header("idempotency-key"), Some("\"mine\""));
 }
 
+/// Without its key, the same command would send the request with a new one.
+#[test]
+fn a_final_error_is_printed_with_the_key() {
+    let args = ["-sS", "-d", "x", "--idempotency-key", "auto"];
+    let (server, fetched) = fetch_from([Step::Close(Vec::new())], &args);
+    assert_eq!((fetched.status, server.count()), (56, 4));
+    let (end, key) = fetched.stderr.split_once("--idempotency-key ").unwrap();
+    assert!(end.contains("gave up after 4 attempts"), "{end}");
+    let sent = format!("\"{}\"", key.trim_end());
+    assert_eq!(server.seen()[3].header("idempotency-key"), Some(&*sent));
+}
+
 #[test]
 fn listed_failures_are_retried_and_no_others() {
     let created = || {
