@@ -76,8 +76,11 @@ fn signal_to(child: &Child, signal: &str) {
 /// Returns the path of a program; `None` if it is not installed. In CI a missing program is a failure.
 fn program(name: &str, places: &[PathBuf], package: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path)
-        .chain(places.iter().cloned())
+    // The programs of PostgreSQL in the PATH of Debian are scripts that start slowly.
+    let found = places
+        .iter()
+        .cloned()
+        .chain(std::env::split_paths(&path))
         .map(|place| place.join(name))
         .find(|program| program.is_file());
     if found.is_none() {
@@ -99,13 +102,22 @@ fn until(what: &str, mut ready: impl FnMut() -> bool) {
     }
 }
 
+/// Creates a directory for the data of a server. `scripts/test` names a file system in memory: the servers start sooner
+/// there.
+fn new_directory() -> TempDir {
+    match std::env::var_os("RELENT_DATABASES") {
+        Some(folder) => TempDir::new_in(folder).unwrap(),
+        None => tempfile::tempdir().unwrap(),
+    }
+}
+
 pub struct Redis {
     pub server: Server,
 }
 
 /// Starts Redis with these settings; `None` if it is not installed.
 pub fn redis(settings: &[&str]) -> Option<Redis> {
-    redis_in(tempfile::tempdir().unwrap(), settings)
+    redis_in(new_directory(), settings)
 }
 
 /// Starts Redis in an existing directory.
@@ -153,21 +165,50 @@ pub struct Postgres {
 /// Starts PostgreSQL with these settings (`name=value`); `None` if it is not installed.
 pub fn postgres(settings: &[&str]) -> Option<Postgres> {
     let initdb = postgres_program("initdb")?;
-    let directory = tempfile::tempdir().unwrap();
-    let (path, data) = (directory.path(), directory.path().join("data"));
-    let made = as_user(&initdb, path)
-        .args([
-            "--no-sync",
-            "--auth=trust",
-            "--username=relent",
-            "--encoding=UTF8",
-        ])
-        .arg("--pgdata")
-        .arg(&data)
-        .status()
-        .unwrap();
-    assert!(made.success(), "initdb: {made}");
+    let directory = new_directory();
+    copy(&new_cluster(&initdb), &directory.path().join("data"));
+    // The user of the server has to own the directory around the copy, too.
+    unprivileged(directory.path());
     postgres_in(directory, settings)
+}
+
+/// Returns the data directory of a new cluster. `initdb` takes a second, so it runs once for each build folder, and
+/// each server gets a copy.
+fn new_cluster(initdb: &Path) -> PathBuf {
+    let version = Command::new(initdb).arg("--version").output().unwrap();
+    let version = String::from_utf8(version.stdout).unwrap();
+    let program = std::env::current_exe().unwrap();
+    let build = program.ancestors().nth(2).unwrap();
+    let cluster = build.join(version.trim().replace(['/', ' '], "-"));
+    if !cluster.exists() {
+        let directory = tempfile::tempdir().unwrap();
+        let data = directory.path().join("data");
+        let made = as_user(initdb, directory.path())
+            .args([
+                "--no-sync",
+                "--auth=trust",
+                "--username=relent",
+                "--encoding=UTF8",
+            ])
+            .arg("--pgdata")
+            .arg(&data)
+            .status()
+            .unwrap();
+        assert!(made.success(), "initdb: {made}");
+        // Another program may do the same now: the first one wins, and no program sees a part.
+        let complete = tempfile::tempdir_in(build).unwrap();
+        let complete = complete.path().join("data");
+        copy(&data, &complete);
+        let renamed = fs::rename(&complete, &cluster);
+        assert!(renamed.is_ok() || cluster.exists(), "{renamed:?}");
+    }
+    cluster
+}
+
+/// Copies a directory, with its owner and permissions.
+fn copy(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").args([from, to]).status();
+    assert!(copied.unwrap().success(), "{}", from.display());
 }
 
 /// Starts PostgreSQL in an existing directory.
@@ -277,12 +318,12 @@ pub struct Nats {
 
 /// Starts NATS with JetStream; `None` if it is not installed.
 pub fn nats() -> Option<Nats> {
-    nats_in(tempfile::tempdir().unwrap(), None)
+    nats_in(new_directory(), None)
 }
 
 /// Starts NATS with a configuration, which `settings` creates for the directory.
 pub fn nats_with(settings: impl FnOnce(&Path) -> String) -> Option<Nats> {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = new_directory();
     let settings = settings(directory.path());
     fs::write(directory.path().join(NATS_SETTINGS), settings).unwrap();
     nats_in(directory, None)
