@@ -17,7 +17,7 @@ use relent::{Backoff, Policy, retry};
 use relent_core::idempotency::{Lease, Takeover};
 use relent_http::field::content_length;
 use relent_http::grpc;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tower_service::Service;
 
 use super::execution::{CheckpointError, Execution, Leader, LeaderResult};
@@ -458,10 +458,12 @@ impl<S: Store> Server<S> {
     /// would run concurrently.
     async fn renew(&self, held: &HeldLease) -> Infallible {
         let every = (self.settings.claim.lease / RENEWALS_PER_LEASE).max(MIN_RENEWAL_INTERVAL);
+        let mut due = Instant::now() + every.min(MAX_WAIT);
         loop {
-            sleep(every).await;
-            // A slower call would delay the next renewal.
-            let renewed = match timeout(every, self.renew_once(held)).await {
+            sleep_until(due).await;
+            // From start to start: otherwise the renewal after a stalled one would come when the lease ends.
+            due = Instant::now() + every.min(MAX_WAIT);
+            let renewed = match timeout_at(due, self.renew_once(held)).await {
                 Ok(renewed) => renewed,
                 Err(_) => {
                     let error = CallError::<S::Error>::TimedOut(every);

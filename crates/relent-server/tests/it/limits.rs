@@ -983,15 +983,17 @@ async fn duplicates_of_a_stalled_claim_are_rejected_with_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stalled_renewal_does_not_delay_the_next() {
+    const CALL: Duration = Duration::from_millis(5);
     let (payments, store) = (Payments::default(), Counted::default());
     let layer = layer_over(store.clone());
+    store.set_late(CALL);
     let first = payments.ask(&layer, pay("/100s", "a"));
     sleep(Duration::from_secs(5)).await;
     store.set_late(Duration::from_secs(3600));
     sleep(Duration::from_secs(10)).await;
-    store.set_late(Duration::ZERO);
-    sleep(Duration::from_secs(30)).await;
-    // A request to another process, after the first lease would have expired.
+    store.set_late(CALL);
+    sleep(Duration::from_secs(15) + CALL / 2).await;
+    // A request to another process, which the store gets just after the first lease would have expired.
     let other = layer_over(store.clone()).wait(Duration::ZERO);
     let duplicate = payments.ask(&other, pay("/100s", "a")).await.unwrap();
     assert!(duplicate.is(409, "idempotency-in-flight"), "{duplicate:?}");
