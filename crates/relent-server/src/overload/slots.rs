@@ -134,8 +134,9 @@ impl Shared {
                 Enqueued::Wait(place, until) => Err((place, until)),
             })
         })?;
+        let since = tokio::time::Instant::now();
         Ok(match (entered, receiver) {
-            (Ok(number), _) => Arrived::Served(HeldSlot::new(self, number, arrival, class)),
+            (Ok(number), _) => Arrived::Served(HeldSlot::new(self, number, arrival, class, since)),
             (Err((place, until)), Some(receiver)) => {
                 let until = until.saturating_since(Instant::ORIGIN);
                 let timer = tokio::time::sleep_until(self.origin + until);
@@ -146,7 +147,7 @@ impl Shared {
                     place,
                     turn: Some(receiver),
                     timer: Box::pin(timer),
-                    since: tokio::time::Instant::now(),
+                    since,
                 })
             }
             // Unreachable: `enter` calls the closure before it returns `Wait`.
@@ -170,7 +171,8 @@ pub(super) struct Waiting {
 impl Waiting {
     fn told(&mut self, turn: Result<Number, Rejected>) -> Result<HeldSlot, Rejected> {
         self.turn = None;
-        turn.map(|number| HeldSlot::new(&self.shared, number, self.arrival, self.class))
+        let (arrival, class) = (self.arrival, self.class);
+        turn.map(|number| HeldSlot::new(&self.shared, number, arrival, class, self.since))
     }
 
     /// Returns how long it has waited.
@@ -240,17 +242,24 @@ struct Inner {
     shared: Arc<Shared>,
     arrival: Arrival,
     class: Criticality,
+    /// The time of the arrival.
     since: tokio::time::Instant,
     slot: Mutex<(Option<Number>, Completion)>,
 }
 
 impl HeldSlot {
-    fn new(shared: &Arc<Shared>, number: Number, arrival: Arrival, class: Criticality) -> Self {
+    fn new(
+        shared: &Arc<Shared>,
+        number: Number,
+        arrival: Arrival,
+        class: Criticality,
+        since: tokio::time::Instant,
+    ) -> Self {
         Self(Arc::new(Inner {
             shared: Arc::clone(shared),
             arrival,
             class,
-            since: tokio::time::Instant::now(),
+            since,
             slot: Mutex::new((Some(number), Completion::TooLate)),
         }))
     }

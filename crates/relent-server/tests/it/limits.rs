@@ -411,6 +411,29 @@ async fn after_its_upload_a_request_is_rejected_as_on_arrival() {
     assert_eq!(payments.begun(), 1);
 }
 
+/// The wait for the first slot counts, and so does the upload.
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_deadline_has_passed_does_not_run_after_its_upload() {
+    let payments = Payments::default();
+    let layer = ServerLayer::new(layer()).overload(overload(1));
+    let holds = payments.ask(&layer, pay("/waits", "holds"));
+    settle().await;
+    let second = stream::once(async {
+        sleep(Duration::from_secs(1)).await;
+        Bytes::from("5 EUR")
+    });
+    let mut late = upload("/", "alice", "late", frames(second));
+    let deadline = "1500".parse().unwrap();
+    late.headers_mut().insert("relent-deadline-ms", deadline);
+    let late = payments.ask(&layer, late);
+    sleep(Duration::from_millis(900)).await;
+    payments.goes_on.add_permits(1);
+    assert_eq!(holds.await.unwrap().status, 200);
+    let reply = late.await.unwrap();
+    assert!(reply.is(504, "idempotency-busy"), "{reply:?}");
+    assert_eq!(payments.begun(), 1);
+}
+
 /// Whether it is rejected after its upload, or its client disconnects while it waits for a slot.
 #[tokio::test(start_paused = true)]
 async fn a_request_without_a_slot_after_its_upload_gets_its_quota_back() {
