@@ -254,20 +254,7 @@ impl Limits {
             }),
             Away::Closed => Err(RateLimitRejection::Away),
             Away::Local(_) => {
-                let burst = |bursts: &mut dyn Iterator<Item = u32>| bursts.min().unwrap_or(1);
-                let whole = burst(
-                    &mut applied
-                        .iter()
-                        .filter_map(|one| Some(self.quotas.get(one.quota)?.burst)),
-                );
-                let share = burst(
-                    &mut applied
-                        .iter()
-                        .filter_map(|one| self.bursts.get(one.quota).copied()),
-                );
-                if arrival.cost <= whole {
-                    arrival.cost = arrival.cost.min(share);
-                }
+                arrival.cost = self.local_cost(arrival.cost, applied);
                 return self.local.decision(now, &arrival, applied);
             }
         };
@@ -275,6 +262,18 @@ impl Limits {
             verdict,
             left: Vec::new(),
             taken: QuotaSource::Nowhere,
+        }
+    }
+
+    /// The cost of a request while this process limits alone. One that costs more than its share of a burst takes all
+    /// of the share.
+    fn local_cost(&self, cost: u32, applied: &[AppliedQuota]) -> u32 {
+        let quotas = || applied.iter().map(|one| one.quota);
+        let bursts = quotas().filter_map(|quota| Some(self.quotas.get(quota)?.burst));
+        let shares = quotas().filter_map(|quota| self.bursts.get(quota).copied());
+        match (bursts.min(), shares.min()) {
+            (Some(burst), Some(share)) if cost <= burst => cost.min(share),
+            _ => cost,
         }
     }
 
@@ -308,6 +307,7 @@ impl Limits {
 
     /// Gives back quota that was taken in this process while Redis was unreachable.
     pub(super) fn give_back_locally(&self, now: Instant, cost: u32, applied: &[AppliedQuota]) {
+        let cost = self.local_cost(cost, applied);
         self.local.give_back(now, cost, applied);
     }
 

@@ -87,6 +87,33 @@ impl Pair {
     }
 }
 
+#[test]
+fn quota_taken_without_redis_is_given_back_as_it_was_taken() {
+    let client = Client::open("redis://127.0.0.1/").unwrap();
+    let quota = |name, burst| {
+        let config = LimiterConfig {
+            burst,
+            ..LimiterConfig::new(burst, Duration::from_secs(3600))
+        };
+        Quota::new(name, config).unwrap()
+    };
+    let quotas = [quota("few", 8), quota("many", 400)];
+    let limits = Limits::new(Arc::new(RedisLimits::local(client, 4)), &quotas);
+    let [few, many] = [0, 1].map(|quota| AppliedQuota { quota, key: None });
+    let left_of_many = |cost, applied: &[AppliedQuota]| {
+        let arrival = Arrival {
+            cost,
+            ..Arrival::FIRST
+        };
+        let decision = limits.decide_locally(Instant::ORIGIN, arrival, applied);
+        decision.left.last().unwrap().available
+    };
+    assert_eq!(left_of_many(50, &[many]), 50);
+    assert_eq!(left_of_many(8, &[few, many]), 48, "all of the share of few");
+    limits.give_back_locally(Instant::ORIGIN, 8, &[few, many]);
+    assert_eq!(left_of_many(1, &[many]), 49);
+}
+
 fn config() -> impl Strategy<Value = LimiterConfig> {
     (1..40_u64, 1..5_u32, 0..2000_u64, 1..300_u64).prop_map(|(interval, burst, horizon, grace)| {
         LimiterConfig {
