@@ -314,13 +314,14 @@ impl Kept {
         answer: Arc<StoredResponse>,
         most: usize,
     ) -> Arc<StoredResponse> {
-        let before = self.records.get(key).map_or(0, |entry| entry.bytes);
         let mut forgets = MAX_FORGOTTEN_PER_RESPONSE;
         loop {
+            // A response may be written again: it replaces itself, unless it was just forgotten as a refusal.
+            let before = self.records.get(key).map_or(0, |entry| entry.bytes);
             let (_, own) = self.share(key.principal());
             let left = most.saturating_sub(self.bytes - own).div_ceil(2);
             let left = left.saturating_sub(own - before);
-            if answer.size() <= left {
+            if answer.size() <= left.max(before) {
                 return answer;
             }
             let may_fit = answer.size() <= most.div_ceil(2) && forgets > 0;

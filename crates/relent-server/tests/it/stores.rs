@@ -1,7 +1,13 @@
 //! Tests that each store decides like the core, and is durable as documented.
 
-use relent_core::idempotency::{ClaimConfig, Fingerprint};
-use relent_server::store::{Change, Claimed, Key, Memory, Store, WriteError, conformance};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use relent_core::idempotency::{ClaimConfig, Fingerprint, Lease};
+use relent_server::store::{
+    Change, Claimed, Key, Memory, Store, StoredResponse, WriteError, conformance,
+};
 
 #[cfg(unix)]
 use crate::servers;
@@ -50,6 +56,35 @@ async fn memory_decides_like_the_core_at_any_time() {
         };
         conformance::check_in_time(&Memory::new(), set, begin, 2000, seed).await;
     }
+}
+
+/// A response that is written again replaces itself, also if the store has no room for another.
+#[tokio::test]
+async fn memory_keeps_a_response_that_is_written_again() {
+    let (store, config) = (Memory::new().at_most_bytes(100), ClaimConfig::DEFAULT);
+    let claim = async |principal: u8| {
+        let key = Key([principal; 32]);
+        match store.claim(&key, 1, Fingerprint([0; 32]), &config).await {
+            Ok(Claimed::Run { lease, .. }) => (key, lease),
+            other => panic!("{other:?}"),
+        }
+    };
+    let write = async |(key, lease): &(Key, Lease), status, length| {
+        let body = Some(Bytes::from(vec![b'x'; length]));
+        let answer = StoredResponse::from_parts(status, HeaderMap::new(), body, None);
+        let complete = Change::Complete(Arc::new(answer));
+        store.write(key, lease, complete, &config).await.unwrap();
+    };
+    let rejected = claim(1).await;
+    write(&rejected, StatusCode::NOT_FOUND, 30).await;
+    for (principal, length) in [(2, 30), (3, 20)] {
+        write(&claim(principal).await, StatusCode::OK, length).await;
+    }
+    write(&rejected, StatusCode::NOT_FOUND, 30).await;
+    assert_eq!((store.len(), store.bytes()), (3, 80));
+    // A longer one does not fit.
+    write(&rejected, StatusCode::NOT_FOUND, 40).await;
+    assert_eq!((store.len(), store.bytes()), (3, 50));
 }
 
 /// A service with 100 places for records, whose accounts choose their responses.
