@@ -197,7 +197,7 @@ pub struct Shedder {
     ended: Option<u64>,
     /// The latest time seen.
     latest: u64,
-    /// Since when every delay was above the target.
+    /// Since when every delay was above the target, at arrivals and at ends of services.
     above: Option<u64>,
     /// When the queue was last standing.
     last_standing: Option<u64>,
@@ -273,6 +273,10 @@ impl Shedder {
     pub fn on_service_end(&mut self, now: Instant, queued: u32) {
         self.latest = self.latest.max(now.as_nanos());
         let now = self.latest;
+        if self.delay(queued) <= self.target {
+            // The queue may empty while no request arrives.
+            self.above = None;
+        }
         // The time between two ends is a service time only if requests were waiting.
         let last = core::mem::replace(&mut self.ended, (queued > 0).then_some(now));
         let Some(last) = last else { return };

@@ -93,6 +93,15 @@ fn a_queue_that_rises_again_within_the_interval_stands_immediately() {
 }
 
 #[test]
+fn a_queue_that_emptied_between_two_arrivals_does_not_stand() {
+    let mut shedder = shedder();
+    assert!(admits(&mut shedder, 0, &arrival(1, 50)));
+    shedder.on_service_end(at(50), 0);
+    assert!(admits(&mut shedder, 60_000, &arrival(1, 50)));
+    assert!(!shedder.is_overloaded(at(60_000)));
+}
+
+#[test]
 fn the_service_time_is_measured_while_requests_wait() {
     let mut shedder = Shedder::new(&ShedderConfig::DEFAULT).unwrap();
     assert_eq!(
