@@ -47,7 +47,8 @@
 //! Every response, also to an admitted request, has `RateLimit` and `RateLimit-Policy`
 //! (draft-ietf-httpapi-ratelimit-headers-11), as of the arrival of the request. They replace those of the service
 //! inside, so put all quotas of a service into one layer. They are absent if no quota applies to the request. With
-//! `AdmissionLayer::fleet` they are also absent while Redis is unreachable or if the deadline has passed.
+//! `AdmissionLayer::redis_limits` they are also absent if the deadline has passed, and while Redis is unreachable
+//! unless the limits are `local`.
 //!
 //! A rejection waits neither for the request body nor until the service is ready.
 //!

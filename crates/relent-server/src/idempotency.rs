@@ -12,7 +12,8 @@
 //! | is missing where it is [required](IdempotencyLayer::require), malformed, or duplicated | 400 |
 //! | may have been forgotten, if [this check is on](IdempotencyLayer::refuse_forgotten) | 412 |
 //! | comes with a body that does not arrive [in time](Limits::read) | 408 with `Retry-After` |
-//! | is new, and too much [runs](Limits::executions) or is [in memory](Limits::buffered) | 503 with `Retry-After` |
+//! | comes while too much is [in memory](Limits::buffered) | 503 with `Retry-After` |
+//! | is new, and too much [runs](Limits::executions) | 503 with `Retry-After` |
 //! | cannot be looked up, or [not in time](Limits::claim) | 503 with `Retry-After` |
 //!
 //! Errors are `application/problem+json` with a member `code`. Requests without a key pass through unchanged, and so

@@ -1,7 +1,7 @@
 -- Decides about one request by all of its limits, at `now`: the time of the server in microseconds since 1970.
 --
--- This is relent_core::Intake and Limiter, in Lua. The functions have the same names as there. A property test
--- compares all decisions of the two.
+-- This is AdmissionController and Limiter of relent_core::admission, in Lua. The functions have the same names as
+-- there. A property test compares all decisions of the two.
 --
 -- KEYS, for each limiter: state, reserved slots, open slots, tickets. ARGV: caller (8 bytes, or empty) and cost,
 -- negative to give a cost back; then for each limiter: interval, burst, horizon, grace, in microseconds; and last the

@@ -1,6 +1,6 @@
 -- The common start of all scripts, after `now`: the time of the server in microseconds since 1970.
 --
--- This is relent_core::claim in Lua; a property test compares all decisions of the two.
+-- This is relent_core::idempotency::Record in Lua; a property test compares all decisions of the two.
 
 -- In the year 2255; a Lua number is exact up to it.
 local MAX_MICROS = 9007199254740991
