@@ -202,6 +202,8 @@ pub struct Transactional<S> {
 pub(crate) struct HandlerCalls {
     /// The number of `run` calls, up to 2.
     runs: u8,
+    /// The work ran now: the response is not that of an earlier request.
+    pub(crate) has_worked: bool,
     /// A record with a response exists.
     pub(crate) is_recorded: bool,
     /// The rejection that the client gets.
@@ -282,7 +284,9 @@ impl<S> Transactional<S> {
         let refused = match done {
             Ok(TransactionResult::Ran(response)) => {
                 observe::keyed("run");
-                self.lock().is_recorded = Outcome::of(&response) == Outcome::Final;
+                let mut used = self.lock();
+                used.has_worked = true;
+                used.is_recorded = Outcome::of(&response) == Outcome::Final;
                 return Ok(response.map(Full::new));
             }
             Ok(TransactionResult::Not(claimed)) => match Rejection::of(claimed) {

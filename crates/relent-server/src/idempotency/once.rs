@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{Request, Response};
 use relent_http::grpc;
+use tokio::time::Instant;
 use tower_service::Service;
 
 use super::execution::{Leader, LeaderResult, LeaderStage};
@@ -41,6 +42,7 @@ impl<S: Store> Server<S> {
             fingerprint,
             principal,
             memory,
+            arrived,
         } = work.request;
         // A request without followers reads a recorded response, and needs neither a permit nor a slot.
         let permit = self.common.executions.take(&principal, 1);
@@ -56,7 +58,7 @@ impl<S: Store> Server<S> {
         keyed.max_response = self.settings.max_response;
         keyed.source = self.settings.source;
         keyed.claim_limit = Some(self.settings.limits.claim.min(MAX_WAIT));
-        let until = self.until(&parts.headers);
+        let until = self.until(&parts.headers, arrived);
         let (store, common) = (Arc::clone(&self.store), Arc::clone(&self.common));
         let is_grpc = grpc::is_grpc(&parts.headers);
         let failures = self.settings.failures.clone();
@@ -65,10 +67,17 @@ impl<S: Store> Server<S> {
         parts.extensions.insert(KeyClaimed);
         let request = Request::from_parts(parts, Body::whole(bytes));
         let mut inner = work.inner;
-        let call = async move {
+        let call = async {
             take_slot(own_slot, quota_refund.as_ref()).await?;
             Ok(match ready(&mut inner).await {
-                Ok(()) => inner.call(request).await,
+                Ok(()) => {
+                    let began = Instant::now();
+                    let called = inner.call(request).await;
+                    if once.used().has_worked {
+                        self.common.running.took(began.elapsed());
+                    }
+                    called
+                }
                 Err(error) => Err(error),
             })
         };

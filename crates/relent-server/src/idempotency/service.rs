@@ -80,6 +80,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (inner, server) = (self.inner.clone(), self.server.clone());
+        let arrived = Instant::now();
         Box::pin(async move {
             let (parts, body) = request.into_parts();
             let is_grpc = grpc::is_grpc(&parts.headers);
@@ -112,6 +113,7 @@ where
                         fingerprint,
                         principal,
                         memory,
+                        arrived,
                     };
                     server.once(inner, keyed).await
                 }
@@ -307,13 +309,13 @@ impl<S: Store> Server<S> {
         }
     }
 
-    /// Returns the time until which a duplicate waits.
-    pub(super) fn until(&self, headers: &HeaderMap) -> Instant {
-        let wait = match CallerContext::from_headers(headers).remaining {
-            Some(remaining) => remaining.min(self.settings.wait),
-            None => self.settings.wait,
-        };
-        Instant::now() + wait.min(MAX_WAIT)
+    /// Returns the time until which a duplicate that arrived at `arrived` waits.
+    pub(super) fn until(&self, headers: &HeaderMap, arrived: Instant) -> Instant {
+        let longest = Instant::now() + self.settings.wait.min(MAX_WAIT);
+        match CallerContext::from_headers(headers).remaining {
+            Some(remaining) => longest.min(arrived + remaining.min(MAX_WAIT)),
+            None => longest,
+        }
     }
 
     /// Returns the delay for `Retry-After`: the average duration of an execution, but not more than the rest of the
@@ -454,7 +456,7 @@ impl<'a> DuplicateWait<'a> {
         Self {
             common: &server.common,
             principal: Arc::clone(&request.principal),
-            until: server.until(&request.parts.headers),
+            until: server.until(&request.parts.headers, request.arrived),
             slot: request.parts.extensions.get().and_then(WeakSlot::hold),
             permit: None,
         }

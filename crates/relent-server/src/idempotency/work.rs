@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::Response;
 use http::request::Parts;
 use relent_core::idempotency::{Fingerprint, Lease};
+use tokio::time::Instant;
 
 use super::body::Body;
 use super::execution::Leader;
@@ -24,6 +25,8 @@ pub(crate) struct KeyedRequest {
     pub(crate) principal: Principal,
     /// Its share of the memory limit, held while the request is in memory.
     pub(crate) memory: Share,
+    /// The time of its head. The caller's deadline counts from it.
+    pub(crate) arrived: Instant,
 }
 
 /// A request with a key, and its service, which is not ready yet.

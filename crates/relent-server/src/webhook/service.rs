@@ -13,6 +13,7 @@ use http::{Request, Response};
 use relent_core::idempotency::{ClaimConfig, Fingerprint};
 use relent_http::webhook::SignatureError;
 use sha2::{Digest, Sha256};
+use tokio::time::Instant;
 use tower_service::Service;
 
 use super::settings::Settings;
@@ -65,6 +66,7 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let inner = self.inner.clone();
         let (server, settings) = (self.server.clone(), self.settings.clone());
+        let arrived = Instant::now();
         Box::pin(async move {
             let (mut parts, body) = request.into_parts();
             let received = async {
@@ -106,6 +108,7 @@ where
                 fingerprint,
                 principal,
                 memory,
+                arrived,
             };
             server.once(inner, request).await
         })

@@ -364,6 +364,45 @@ async fn holds<S: Shop>(store: S) {
     assert_eq!((status, replayed), (200, false));
 }
 
+/// Otherwise each duplicate would come back after a second, however long the work takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_duplicate_of_a_running_transaction_comes_back_after_the_average_duration() {
+    let directory = tempfile::tempdir().unwrap();
+    let layer = IdempotencyLayer::anonymous(sqlite(directory.path()))
+        .transactional()
+        .wait(Duration::ZERO);
+    let (begun, begins) = tokio::sync::oneshot::channel();
+    let (go, held) = std::sync::mpsc::channel::<()>();
+    let held = Arc::new(std::sync::Mutex::new(Some((begun, held))));
+    let handler = service_fn(move |request: Request<Body<Full<Bytes>>>| {
+        let held = Arc::clone(&held);
+        async move {
+            let once = request.extensions().get::<Transactional<Sqlite>>().unwrap();
+            let is_first = request.headers()["idempotency-key"] == "first";
+            let work = move |_: &_| {
+                if is_first {
+                    std::thread::sleep(Duration::from_millis(1001));
+                } else if let Some((begun, held)) = held.lock().unwrap().take() {
+                    begun.send(()).unwrap();
+                    assert!(held.recv().is_err());
+                }
+                Ok::<_, WorkError>(Response::new("paid"))
+            };
+            Ok::<_, Infallible>(once.run(work).await.unwrap())
+        }
+    });
+    let service = layer.layer(handler);
+    service.clone().oneshot(pay("first", "1")).await.unwrap();
+    let running = tokio::spawn(service.clone().oneshot(pay("second", "1")));
+    begins.await.unwrap();
+    let duplicate = service.oneshot(pay("second", "1")).await.unwrap();
+    assert_eq!(duplicate.status(), 409);
+    let delay = duplicate.headers()["retry-after"].to_str().unwrap();
+    assert!(delay.parse::<u64>().unwrap() >= 2, "{delay}");
+    drop(go);
+    assert_eq!(running.await.unwrap().unwrap().status(), 200);
+}
+
 /// Checks that a faulty handler cannot report a false success.
 async fn check_faulty_handlers<S: Shop>(store: S) {
     let layer = IdempotencyLayer::anonymous(store.clone())
