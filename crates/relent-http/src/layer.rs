@@ -153,6 +153,10 @@ pub use upstreams::{PreviousAttempt, UpstreamChoice, Upstreams};
 /// head of the response; the body has no limit. A timed-out attempt is dropped. The layer waits for readiness of the
 /// service before each attempt, within the deadline.
 ///
+/// In HTTP/2 a dropped attempt leaves its connection open, and the next one uses it again. If the connection is dead,
+/// all of them time out. So let the client send pings: `http2_keep_alive_interval` of hyper-util's client, or of
+/// tonic's `Endpoint`.
+///
 /// Before the next attempt, the rest of a retried response is read, up to 256 KiB and 250 ms, so
 /// that its connection can be used again. This happens during the delay, and longer if the deadline leaves time.
 ///

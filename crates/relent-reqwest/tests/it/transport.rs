@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use relent_core::{Backoff, Cause, Failure, FailureKind, Network, Policy};
@@ -231,4 +232,49 @@ async fn a_response_without_a_tls_close_is_truncated() {
             }
         }
     }
+}
+
+/// Up to ten attempts that time out after 8 s each, in virtual time.
+fn ten_short_attempts() -> Policy {
+    Policy::builder(Backoff::constant(Duration::from_millis(1)))
+        .attempt_timeout(Duration::from_secs(8))
+        .max_retries(9)
+        .build()
+        .unwrap()
+}
+
+/// The kernel of its peer still confirms what it receives, so no timeout of TCP ends it: the process is stopped, or a
+/// load balancer has lost the server behind it. An attempt that times out ends only its stream.
+#[tokio::test]
+async fn a_dead_http2_connection_is_replaced_while_attempts_on_it_time_out() {
+    let (listener, address) = listener().await;
+    tokio::spawn(async move {
+        let mut first = true;
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            let is_first = std::mem::take(&mut first);
+            tokio::spawn(async move {
+                let mut connection = h2::server::handshake(socket).await.unwrap();
+                while let Some(Ok((_, mut answer))) = connection.accept().await {
+                    answer.send_response(http::Response::new(()), true).unwrap();
+                    if is_first {
+                        // Writes the response, and from then on neither reads nor writes.
+                        std::future::poll_fn(|cx| {
+                            Poll::Ready(connection.poll_closed(cx).is_ready())
+                        })
+                        .await;
+                        return std::future::pending().await;
+                    }
+                }
+            });
+        }
+    });
+    let http = || default_builder().http2_prior_knowledge();
+    let client = Client::from_builder(http, ten_short_attempts()).unwrap();
+    let url = format!("http://{address}/");
+    let response = client.get(&url).send().await.unwrap();
+    assert_eq!(response.summary().attempts, 1);
+    tokio::time::pause();
+    let response = client.get(&url).send().await.unwrap();
+    assert!(response.summary().attempts > 1);
 }
