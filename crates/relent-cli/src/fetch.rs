@@ -242,16 +242,12 @@ fn client(
     let resolved = resolve::choose(&args.resolve, &way.url).map_err(ExitError::usage)?;
     let unix_socket = args.unix_socket.clone();
     let plain = move || {
-        let builder = trust.apply(resolve::apply(
-            default_builder().user_agent(AGENT),
-            &resolved,
-        ));
-        let builder = match &unix_socket {
+        let builder = default_builder()
+            .user_agent(AGENT)
+            .connect_timeout(connect_timeout);
+        let builder = trust.apply(resolve::apply(builder, &resolved));
+        match &unix_socket {
             Some(path) => builder.unix_socket(path.clone()),
-            None => builder,
-        };
-        match connect_timeout {
-            Some(limit) => builder.connect_timeout(limit),
             None => builder,
         }
     };

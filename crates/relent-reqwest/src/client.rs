@@ -84,6 +84,8 @@ struct RouteOptions {
 
 type NewBuilder = dyn Fn() -> reqwest::ClientBuilder + Send + Sync;
 
+/// Longer than the 5 s after which the system's resolver asks its second server.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Both together are 30 s, after which reqwest lets TCP give up data that is not confirmed. gRPC servers may close a
 /// connection at the fourth ping in five minutes without data; the default read timeout of 60 s is shorter.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
@@ -95,12 +97,16 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// DNS look-ups. reqwest's own retries are off, because no policy would count them. Redirects are [`limit_redirects`] to
 /// ten, without loops. A header field folded over several lines is read as one (RFC 9112 §5.2).
 ///
+/// A connection has to be established within 10 s, including name resolution and the TLS handshake. Each address of a
+/// name gets an equal share of that time, so a dead one does not take the whole attempt.
+///
 /// A timed-out attempt closes its connection in HTTP/1.1, but not in HTTP/2. If a connection of HTTP/2 with a running
 /// attempt receives nothing for 20 s, the client sends a ping. Without a response within 10 s the connection is dead:
 /// its attempts fail as after a timeout, and later ones use a new connection. Some gRPC servers permit few pings. For
 /// streams that are silent for minutes, set reqwest's `http2_keep_alive_interval` to `None`.
 pub fn default_builder() -> reqwest::ClientBuilder {
     reqwest::Client::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(PING_INTERVAL)
         .http2_keep_alive_timeout(PING_TIMEOUT)
         .retry(reqwest::retry::never())

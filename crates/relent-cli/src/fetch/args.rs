@@ -309,9 +309,11 @@ pub(crate) struct FetchArgs {
     pub(super) max_time: Option<Duration>,
 
     /// The time limit for establishing a connection; a bare number is in seconds
+    ///
+    /// Name resolution and the TLS handshake count. Each address of a name gets an equal share of it.
     #[arg(long, value_name = "D", value_parser = some_time, allow_hyphen_values = true,
-        help_heading = "Connection options")]
-    pub(super) connect_timeout: Option<Duration>,
+        default_value = "30s", help_heading = "Connection options")]
+    pub(super) connect_timeout: Duration,
 
     /// The time after which an attempt ends if the server is silent; a bare number is in seconds
     ///

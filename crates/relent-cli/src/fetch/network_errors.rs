@@ -18,7 +18,7 @@ use crate::human::human;
 pub(crate) struct Route {
     pub(crate) url: Url,
     pub(crate) proxies: Proxies,
-    pub(crate) connect_timeout: Option<Duration>,
+    pub(crate) connect_timeout: Duration,
     /// The Unix socket to which all requests go, instead of the host.
     pub(crate) unix_socket: Option<PathBuf>,
 }
@@ -57,10 +57,8 @@ impl Route {
         let network = match cause {
             Cause::Network(network) => network,
             Cause::Timeout if error.is_connect() => {
-                let limit = self.connect_timeout.map_or_else(String::new, |limit| {
-                    format!(" within {} (--connect-timeout)", human(limit))
-                });
-                return format!("no connection{limit} ({at})");
+                let limit = human(self.connect_timeout);
+                return format!("no connection within {limit} (--connect-timeout) ({at})");
             }
             _ => return format!("{what} ({at})"),
         };

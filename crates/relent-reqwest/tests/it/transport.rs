@@ -11,7 +11,7 @@ use relent_http::network::{SocksRefused, chain, socks_refused, tunnel_refused};
 use relent_reqwest::network::classify;
 use relent_reqwest::{AttemptError, Client, Error, default_builder};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -277,4 +277,39 @@ async fn a_dead_http2_connection_is_replaced_while_attempts_on_it_time_out() {
     tokio::time::pause();
     let response = client.get(&url).send().await.unwrap();
     assert!(response.summary().attempts > 1);
+}
+
+/// Connects until the queue of this listener is full, so that the kernel ignores further connections.
+#[cfg(target_os = "linux")]
+fn fill(address: std::net::SocketAddr) -> Vec<std::net::TcpStream> {
+    let connect = || std::net::TcpStream::connect_timeout(&address, Duration::from_millis(200));
+    std::iter::from_fn(|| connect().ok()).collect()
+}
+
+/// An address that ignores connections: the host is down, or a firewall drops them.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_dead_first_address_leaves_time_for_the_next() {
+    let (listener, address) = listener().await;
+    let live: std::net::SocketAddr = address.parse().unwrap();
+    let dead = std::net::SocketAddr::from(([127, 0, 0, 2], live.port()));
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(dead).unwrap();
+    let _dead_listener = socket.listen(1).unwrap();
+    let _queued = fill(dead);
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                read_head(&mut stream).await;
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+                let _ = stream.write_all(answer).await;
+            });
+        }
+    });
+    let http = move || default_builder().resolve_to_addrs("two.example", &[dead, live]);
+    let client = Client::from_builder(http, ten_short_attempts()).unwrap();
+    let url = format!("http://two.example:{}/", live.port());
+    tokio::time::pause();
+    assert_eq!(client.get(url).send().await.unwrap().status(), 200);
 }
