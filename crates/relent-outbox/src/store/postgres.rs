@@ -99,6 +99,10 @@ pub struct Postgres {
 const CHANNEL: &str = "relent_outbox";
 /// The pause of a listener before it connects again.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
+/// The interval at which a listener repeats its statement, to detect a dead connection.
+const LISTEN_INTERVAL: Duration = Duration::from_secs(10);
+/// The time limit for its connection, and for each statement.
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Takes a lock, so that processes that start concurrently do not conflict.
 const BEGIN_CREATION: &str = "BEGIN; SELECT pg_advisory_xact_lock(7308604797129747);";
@@ -225,8 +229,9 @@ impl Postgres {
     }
 
     /// Listens, with a connection of its own, for hints of other processes, and forwards them to
-    /// [`hints`](Store::hints). A lost connection is replaced after a second; hints in between are lost. Needs a tokio
-    /// runtime. It ends with the last clone of this store.
+    /// [`hints`](Store::hints). A closed connection is replaced after a second, and one that is lost without notice
+    /// within about 20 s; hints in between are lost. A pooler must keep the session: in transaction mode, PgBouncer passes no
+    /// notifications. Needs a tokio runtime. It ends with the last clone of this store.
     #[must_use]
     pub fn listen<T>(self, config: Config, tls: T) -> Self
     where
@@ -420,7 +425,7 @@ fn tell(hints: &broadcast::Sender<Hinted>, hinted: Hinted) {
     drop(hints.send(hinted));
 }
 
-/// Forwards notifications, until the connection or the store is gone.
+/// Forwards notifications, until the connection is lost or does not respond, or the store is gone.
 async fn listen<T>(
     config: &Config,
     tls: T,
@@ -430,14 +435,23 @@ where
     T: MakeTlsConnect<Socket>,
     T::Stream: Send,
 {
-    let (client, mut connection) = config.connect(tls).await?;
+    let Ok(connected) = timeout(LISTEN_TIMEOUT, config.connect(tls)).await else {
+        return Ok(());
+    };
+    let (client, mut connection) = connected?;
     let listen = async {
-        client.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
+        let statement = format!("LISTEN {CHANNEL}");
         // A hint may have been sent before.
-        if let Some(hints) = hints.upgrade() {
-            tell(&hints, Hinted::Anything);
+        let mut missed = Some(Hinted::Anything);
+        // Repeated, because a gateway or proxy can lose a connection without closing it.
+        while let Ok(done) = timeout(LISTEN_TIMEOUT, client.batch_execute(&statement)).await {
+            done?;
+            if let (Some(missed), Some(hints)) = (missed.take(), hints.upgrade()) {
+                tell(&hints, missed);
+            }
+            sleep(LISTEN_INTERVAL).await;
         }
-        std::future::pending::<Result<(), tokio_postgres::Error>>().await
+        Ok(())
     };
     let notify_local = async {
         while let Some(message) = std::future::poll_fn(|cx| connection.poll_message(cx)).await {

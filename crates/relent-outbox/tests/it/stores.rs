@@ -103,7 +103,8 @@ mod postgres {
         OwnedEndpoint, Postgres, Refusal, Settled, Store, conformance,
     };
     use relent_server::postgres::{pool, pool_of};
-    use tokio::net::{UnixListener, UnixStream};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
     use tokio::sync::Notify;
     use tokio::time::sleep;
     use tokio_postgres::config::Host;
@@ -1007,5 +1008,50 @@ mod postgres {
         assert_eq!(hints.next().await, Hinted::Anything);
         other.enqueue(vec![message("refunded")]).await.unwrap();
         assert_eq!(hints.next().await, named);
+    }
+
+    /// Reads a message of a client: its kind, unless it is the first, and its contents.
+    async fn read_message(stream: &mut TcpStream, kind: bool) -> Vec<u8> {
+        if kind {
+            stream.read_u8().await.unwrap();
+        }
+        let length = stream.read_u32().await.unwrap() as usize - 4;
+        let mut contents = vec![0; length];
+        stream.read_exact(&mut contents).await.unwrap();
+        contents
+    }
+
+    /// A gateway or a proxy has forgotten the connection, and drops what arrives.
+    #[tokio::test]
+    async fn a_listener_replaces_a_connection_that_is_lost_without_notice() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            let mut open = Vec::new();
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                read_message(&mut stream, false).await;
+                // AuthenticationOk, ReadyForQuery.
+                let ready = b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I";
+                stream.write_all(ready).await.unwrap();
+                assert_eq!(
+                    read_message(&mut stream, true).await,
+                    b"LISTEN relent_outbox\0"
+                );
+                // CommandComplete, ReadyForQuery.
+                let done = b"C\0\0\0\x0bLISTEN\0Z\0\0\0\x05I";
+                stream.write_all(done).await.unwrap();
+                open.push(stream);
+            }
+        });
+        let config = format!("host=127.0.0.1 port={port} user=shop");
+        let pool = pool(&config, 1).unwrap();
+        let store = Postgres::new(pool).listen(config.parse().unwrap(), NoTls);
+        let mut hints = store.hints();
+        assert_eq!(hints.next().await, Hinted::Anything);
+        tokio::time::pause();
+        // The new connection may have missed hints.
+        let again = tokio::time::timeout(Duration::from_secs(60), hints.next());
+        assert_eq!(again.await.unwrap(), Hinted::Anything);
     }
 }
