@@ -43,7 +43,8 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Creates a handle to the queue of this name, over this client.
+    /// Creates a handle to the queue of this name, over this client. Connect it with a `ping_interval` of a few seconds.
+    /// With the default of 60 s, a connection that is lost without notice stops all attempts for three minutes.
     #[must_use]
     pub fn new(client: async_nats::Client, name: QueueName) -> Self {
         let context = ContextBuilder::new()

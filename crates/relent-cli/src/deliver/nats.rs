@@ -68,6 +68,7 @@ impl NatsArgs {
         let mut options = ConnectOptions::new()
             .name("relent")
             .retry_on_initial_connect()
+            .ping_interval(PING_INTERVAL)
             .reconnect_delay_callback(delay)
             .event_callback(move |event| {
                 report_event(&said, &event);
@@ -103,6 +104,10 @@ impl NatsArgs {
         Ok(Some(queue.replicas(self.nats_replicas.into())))
     }
 }
+
+/// The NATS client gives a connection up at its third ping without a response. By default, one that is lost without
+/// notice would stop all deliveries for three minutes.
+const PING_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The backoff between two attempts to connect; its jitter spreads the connections of a fleet.
 static RECONNECT: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(100)))
@@ -171,7 +176,37 @@ fn user(servers: &[ServerAddr]) -> Result<Option<User>, ExitError> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+    use tokio::net::TcpListener;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Options {
+        #[command(flatten)]
+        nats: NatsArgs,
+    }
+
+    /// A gateway has forgotten the connection, or the server is stopped.
+    #[tokio::test]
+    async fn a_connection_that_is_lost_without_notice_is_replaced_within_half_a_minute() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("nats://{}", listener.local_addr().unwrap());
+        let options = Options::parse_from(["relent", "--nats", &url]);
+        let queue = options.nats.queue().await;
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let info = r#"{"server_id":"a","version":"2.10.0","headers":true,"max_payload":1048576}"#;
+        let greeting = format!("INFO {info}\r\n");
+        stream.write_all(greeting.as_bytes()).await.unwrap();
+        let mut lines = BufReader::new(&mut stream).lines();
+        while lines.next_line().await.unwrap().unwrap() != "PING" {}
+        stream.write_all(b"PONG\r\n").await.unwrap();
+        tokio::time::pause();
+        let again = tokio::time::timeout(Duration::from_secs(30), listener.accept());
+        assert!(again.await.is_ok());
+        drop((queue, stream));
+    }
 
     #[test]
     fn reconnect_delays_double_up_to_five_seconds_with_equal_jitter() {
