@@ -5,6 +5,7 @@ mod tests;
 
 use std::fmt;
 use std::hash::Hasher;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant as Wall};
@@ -16,6 +17,7 @@ use relent_core::admission::{Admitted, Arrival, LimiterConfig, Refusal, Rejected
 use relent_core::{Advice, Instant};
 use relent_http::ErrorResponse;
 use sha2::{Digest, Sha256};
+use tokio::sync::Mutex;
 
 use super::quota::Quota;
 use super::quota_decision::{
@@ -46,8 +48,9 @@ use crate::store::failure::{Explained, explain};
 /// The constructor decides. Requests are admitted ([`open`](Self::open)), rejected with 503 and `Retry-After`
 /// ([`closed`](Self::closed)), or limited by each process separately ([`local`](Self::local)).
 ///
-/// A request waits for Redis for at most [100 ms](Self::max_wait), including the connection setup. After a failure no
-/// request waits for Redis for 1 s; then one request tries again. A server that accepts connections and never
+/// A request waits for Redis for at most [100 ms](Self::max_wait), including the connection setup. The setup continues
+/// without it, for up to 1 s. After a failure no request waits for Redis for 1 s; then one request tries again. A server
+/// that accepts connections and never
 /// responds, and a reply that cannot be parsed, count as failures. If Redis executes a call after the process has
 /// decided without it, the call takes no quota.
 ///
@@ -64,7 +67,7 @@ pub struct RedisLimits {
     max_wait: Duration,
     script: Script,
     clock: ServerClock,
-    connection: tokio::sync::Mutex<Option<MultiplexedConnection>>,
+    connection: Arc<Mutex<Option<MultiplexedConnection>>>,
     /// No request asks Redis until this time of the layer's clock, in nanoseconds; 0 if Redis responds.
     paused: AtomicU64,
 }
@@ -77,6 +80,8 @@ enum Away {
     Local(u32),
 }
 
+/// The time limit of a connection setup.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time for which no request asks Redis after a failure.
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 /// The most slots that Redis reserves for one limiter.
@@ -119,7 +124,7 @@ impl RedisLimits {
             max_wait: Duration::from_millis(100),
             script: script(CLOCK),
             clock: ServerClock::default(),
-            connection: tokio::sync::Mutex::new(None),
+            connection: Arc::default(),
             paused: AtomicU64::new(0),
         }
     }
@@ -415,18 +420,20 @@ impl RedisLimits {
     }
 
     async fn connection(&self) -> Result<MultiplexedConnection, RedisError> {
-        let mut connection = self.connection.lock().await;
+        let mut connection = Arc::clone(&self.connection).lock_owned().await;
         if let Some(connection) = &*connection {
             return Ok(connection.clone());
         }
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.max_wait))
-            .set_response_timeout(Some(self.max_wait));
-        let new = self
-            .client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await?;
-        Ok(connection.insert(new).clone())
+        let (client, max_wait) = (self.client.clone(), self.max_wait);
+        // In a task, since the setup may take longer than any request waits: then no request would ever complete it.
+        let connecting = tokio::spawn(async move {
+            let config = AsyncConnectionConfig::new()
+                .set_connection_timeout(Some(CONNECT_TIMEOUT.max(max_wait)))
+                .set_response_timeout(Some(max_wait));
+            let new = client.get_multiplexed_async_connection_with_config(&config);
+            Ok(connection.insert(new.await?).clone())
+        });
+        connecting.await.map_err(io::Error::from)?
     }
 }
 

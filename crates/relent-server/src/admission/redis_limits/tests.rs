@@ -383,3 +383,33 @@ async fn a_late_redis_call_takes_no_quota() {
         assert_eq!(judged.verdict.is_ok(), is_admitted);
     }
 }
+
+/// Otherwise limits in a Redis whose connections take longer than a request waits would never apply.
+#[tokio::test]
+async fn a_connection_to_redis_is_completed_without_the_request_that_began_it() {
+    let Some(server) = servers::redis(&["--appendonly", "no"]) else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("proxy");
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    let client = Client::open(format!("redis+unix://{}", path.display())).unwrap();
+    let limits = Limits::new(Arc::new(RedisLimits::closed(client)), &[]);
+    let request = limits.call(None, 1, &[], i64::MAX);
+    let (mut from_client, _) = tokio::select! {
+        accepted = listener.accept() => accepted.unwrap(),
+        _ = request => panic!("the proxy does not respond yet"),
+    };
+    // The request has ended. Only now Redis responds.
+    let mut to_server = tokio::net::UnixStream::connect(server.socket())
+        .await
+        .unwrap();
+    tokio::spawn(
+        async move { tokio::io::copy_bidirectional(&mut from_client, &mut to_server).await },
+    );
+    let second = tokio::select! {
+        _ = listener.accept() => panic!("it is not completed"),
+        reply = limits.call(None, 1, &[], i64::MAX) => reply,
+    };
+    assert_eq!(second.unwrap().first(), Some(&0));
+}
