@@ -35,8 +35,6 @@ struct Dispatcher {
 
 struct Shared {
     queue: Queue,
-    /// The time limit of an attempt whose policy sets none.
-    attempt_timeout: Duration,
     /// The prefix of the subjects for requests for permission and results.
     subject: String,
     next: AtomicU64,
@@ -128,12 +126,11 @@ impl Drop for Published<'_> {
 }
 
 impl Relay for Queue {
-    fn start(self: Box<Self>, attempt_timeout: Duration) -> Transport {
+    fn start(self: Box<Self>) -> Transport {
         observe::dispatcher_starts();
         let shared = Arc::new(Shared {
             subject: format!("{}{}", self.relays(), Uuid::now_v7().simple()),
             queue: *self,
-            attempt_timeout,
             next: AtomicU64::new(0),
             stream_takes: AtomicUsize::new(usize::MAX),
             waiting: Mutex::default(),
@@ -378,8 +375,7 @@ impl Shared {
         let payload = request.take_payload();
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let subject = format!("{}.{number}", self.subject);
-        let limit = request.limit().unwrap_or(self.attempt_timeout);
-        let limit = limit.min(wire::MAX_ATTEMPT_TIME);
+        let limit = request.limit().min(wire::MAX_ATTEMPT_TIME);
         let over = limit + START_TIMEOUT + REPORT_TIMEOUT;
         let attempt = Attempt {
             version: wire::VERSION,

@@ -11,7 +11,6 @@
 //! Signing keys stay in the process of the worker.
 
 use std::fmt;
-use std::time::Duration;
 
 pub use crate::sender::{Exchange, Received};
 pub use crate::worker::attempt::{AttemptEnd, Job, JobRequest, NoResult, Transport};
@@ -20,6 +19,6 @@ pub use crate::worker::permission::StartPermission;
 /// Makes the attempts of a worker by other processes.
 pub trait Relay: fmt::Debug + Send + Sync {
     /// Starts the relay, within the tokio runtime of its worker. Everything that it has started ends when the transport
-    /// is dropped. `attempt_timeout`: the time limit of an attempt whose policy sets none.
-    fn start(self: Box<Self>, attempt_timeout: Duration) -> Transport;
+    /// is dropped.
+    fn start(self: Box<Self>) -> Transport;
 }

@@ -204,10 +204,13 @@ impl Schedule {
         matches!(next, AfterAttempt::Dead(_))
     }
 
-    /// Returns the policy's time limit for an attempt that starts now; `None` if it sets none.
+    /// Returns the time limit of an attempt that starts now: the `attempt_timeout` of the policy, or `default` if it has
+    /// none, but no more than the time until its `deadline`.
     #[must_use]
-    pub fn attempt_limit(&self, policy: &Policy, now: SystemTime) -> Option<Duration> {
-        self.session.attempt_limit(policy, instant(now))
+    pub fn attempt_limit(&self, policy: &Policy, default: Duration, now: SystemTime) -> Duration {
+        let timeout = self.session.attempt_timeout(policy).unwrap_or(default);
+        let remaining = self.session.remaining(policy, instant(now));
+        remaining.map_or(timeout, |remaining| remaining.min(timeout))
     }
 
     /// Returns the next step after an attempt that failed, or was lost, at `now`. The delay counts from `now`.

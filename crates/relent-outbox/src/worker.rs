@@ -156,7 +156,7 @@ impl<S: Store> Worker<S> {
         } = self;
         observe::start_counters(&observe::METRICS, &observe::LABELS);
         let transport = match relay {
-            Some(relay) => relay.start(sender.attempt_timeout()),
+            Some(relay) => relay.start(),
             None => Transport::with_sender(sender.clone()),
         };
         let setup = Setup {

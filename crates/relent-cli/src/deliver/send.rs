@@ -321,6 +321,7 @@ async fn send_directly(
     config.guard = guard.fold(AddressGuard::new(), AddressGuard::allow);
     config.http = args.allow_http;
     config.authorities = authorities(&args.ca_file)?;
+    let attempt_timeout = config.attempt_timeout;
     let sender = Sender::new(config).map_err(|error| ExitError::failed(error.to_string()))?;
     let target = sender.target(url).map_err(|error| {
         ExitError::usage(format!("{url}: {}", with_option_hint(&error.to_string())))
@@ -362,7 +363,7 @@ async fn send_directly(
                 custom: None,
                 policy: &policy,
                 acknowledgement: args.acknowledgement.unwrap_or_default(),
-                limit: schedule.attempt_limit(&policy, now),
+                limit: Some(schedule.attempt_limit(&policy, attempt_timeout, now)),
                 now,
             })
             .await;

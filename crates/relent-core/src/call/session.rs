@@ -255,8 +255,9 @@ impl Session {
         }
     }
 
-    /// The attempt timeout of the rule of the last failure, or of the policy.
-    pub(crate) fn attempt_timeout(&self, policy: &Policy) -> Option<Duration> {
+    /// The attempt timeout of the rule of the last failure, or of the policy; `None` if neither has one.
+    #[must_use]
+    pub fn attempt_timeout(&self, policy: &Policy) -> Option<Duration> {
         self.timeout_source(policy).timeout(policy)
     }
 

@@ -31,7 +31,7 @@ pub struct Job {
     /// The payload's size in bytes, and the memory for it if it is not loaded yet.
     pub(super) size: usize,
     pub(super) memory: Option<PayloadPermit>,
-    pub(super) limit: Option<Duration>,
+    pub(super) limit: Duration,
     pub(super) now: SystemTime,
     pub(super) permission: StartPermission,
 }
@@ -90,6 +90,7 @@ impl Job {
         Ok(JobRequest {
             outgoing: self.outgoing().map_err(unsendable)?,
             url: &self.rules.endpoint.url,
+            limit: self.limit,
             permission: &self.permission,
             headers,
             payload,
@@ -108,7 +109,7 @@ impl Job {
                 custom: Some(&rules.custom),
                 policy: &rules.policy,
                 acknowledgement: rules.endpoint.acknowledgement,
-                limit: self.limit,
+                limit: Some(self.limit),
                 now: self.now,
             }),
             Err(fault) => Err(Box::new(AttemptResult::local_fault(fault))),
@@ -129,6 +130,7 @@ pub struct JobRequest<'a> {
     /// For the evaluation of the response. Its payload is empty.
     outgoing: Outgoing<'a>,
     url: &'a str,
+    limit: Duration,
     permission: &'a StartPermission,
     headers: HeaderMap,
     payload: Bytes,
@@ -154,10 +156,10 @@ impl JobRequest<'_> {
         std::mem::take(&mut self.payload)
     }
 
-    /// The time limit of the attempt; `None` if the policy sets none.
+    /// The time limit of the attempt.
     #[must_use]
-    pub const fn limit(&self) -> Option<Duration> {
-        self.outgoing.limit
+    pub const fn limit(&self) -> Duration {
+        self.limit
     }
 
     /// The permission to start.
@@ -260,8 +262,8 @@ impl Transport {
                     Err(ended) => return *ended,
                 };
                 let (fields, payload) = (request.headers.clone(), request.take_payload());
-                let (target, limit) = (request.outgoing.target, request.outgoing.limit);
-                let exchange = sender.exchange(target, fields, payload, limit);
+                let (target, limit) = (request.outgoing.target, request.limit);
+                let exchange = sender.exchange(target, fields, payload, Some(limit));
                 Ok(request.judge(exchange.await))
             }
         });

@@ -108,13 +108,7 @@ impl Receivers {
                 this.most_at_once.fetch_max(running, Ordering::Relaxed);
                 let began = Instant::now();
                 let (takes, failure) = (this.receive)(&job);
-                let in_time = match job.limit {
-                    Some(limit) => timeout(limit, sleep(takes)).await.is_ok(),
-                    None => {
-                        sleep(takes).await;
-                        true
-                    }
-                };
+                let in_time = timeout(job.limit, sleep(takes)).await.is_ok();
                 this.at_once.fetch_sub(1, Ordering::Relaxed);
                 let failure = match in_time {
                     true => failure,
@@ -162,7 +156,7 @@ struct Running {
 struct InMemory(Transport);
 
 impl Relay for InMemory {
-    fn start(self: Box<Self>, _: Duration) -> Transport {
+    fn start(self: Box<Self>) -> Transport {
         self.0
     }
 }

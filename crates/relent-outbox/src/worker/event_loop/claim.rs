@@ -219,8 +219,10 @@ impl<S: Store> EventLoop<S> {
             .is_some_and(|endpoint| {
                 let schedule =
                     Schedule::at_attempt(&claimed.session, claimed.attempt, claimed.began);
-                let limit = schedule.attempt_limit(&endpoint.rules().policy, claimed.now);
-                limit.is_some_and(|limit| limit.is_zero())
+                let default = self.setup.sender.attempt_timeout();
+                let policy = &endpoint.rules().policy;
+                let limit = schedule.attempt_limit(policy, default, claimed.now);
+                limit.is_zero()
             })
     }
 
@@ -249,8 +251,9 @@ impl<S: Store> EventLoop<S> {
             payload: false,
         };
         let until = self.claims.granted_until();
+        let default = self.setup.sender.attempt_timeout();
         let job = Job {
-            limit: schedule.attempt_limit(&rules.policy, claimed.now),
+            limit: schedule.attempt_limit(&rules.policy, default, claimed.now),
             rules,
             id: claimed.id.clone(),
             content_type: std::mem::take(&mut claimed.content_type),

@@ -49,3 +49,22 @@ async fn late_messages_at_an_endpoint_that_is_down_delay_no_probe() {
     assert!(began.elapsed() < 30 * SECOND, "{:?}", began.elapsed());
     let _ = running.stop().await;
 }
+
+/// Otherwise one attempt at a receiver that hangs could take all the time of a schedule.
+#[tokio::test(start_paused = true)]
+async fn a_deadline_without_an_attempt_timeout_leaves_attempts_the_limit_of_the_sender() {
+    let policy = TEN.replace("attempt_timeout = \"15s\"", "deadline = \"72h\"");
+    let store = Memory::new([endpoint(0).policy(policy)]);
+    let attempts = AtomicUsize::new(0);
+    let receivers = Receivers::new(move |_| match attempts.fetch_add(1, Ordering::Relaxed) {
+        0 => (100 * 3600 * SECOND, None),
+        _ => (SECOND / 100, None),
+    });
+    let running = start(&store, &receivers, config("one"));
+    store.add(1, "x");
+    let began = Instant::now();
+    until_ended(&store).await;
+    assert!(began.elapsed() < 120 * SECOND, "{:?}", began.elapsed());
+    assert_eq!(receivers.hits(), 2);
+    let _ = running.stop().await;
+}
