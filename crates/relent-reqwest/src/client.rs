@@ -271,8 +271,8 @@ impl Client {
     /// Uses this policy for the requests of this route. The first route that matches decides; an option of the
     /// request itself takes precedence.
     ///
-    /// A policy with a budget or a circuit breaker gets its own ones for this route, per origin. Otherwise the
-    /// route shares those of the client.
+    /// A policy with a budget, circuit breaker, rate limit or throttle gets its own ones for this route, per
+    /// origin. Otherwise the route shares those of the client.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -289,7 +289,10 @@ impl Client {
     #[must_use]
     pub fn route(mut self, route: Route, policy: impl Into<Arc<Policy>>) -> Self {
         let policy = policy.into();
-        let own = policy.budget().is_some() || policy.circuit_breaker().is_some();
+        let own = policy.budget().is_some()
+            || policy.circuit_breaker().is_some()
+            || policy.rate_limit().is_some()
+            || policy.throttle().is_some();
         let destinations = own.then(|| DestinationSource::by_origin(&policy));
         let routed = RouteOptions {
             policy,

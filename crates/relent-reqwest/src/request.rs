@@ -211,7 +211,8 @@ impl RequestBuilder {
         self
     }
 
-    /// Uses this policy for the request. The retry budget stays that of the destination.
+    /// Uses this policy for the request. Budget, circuit breaker, rate limit and throttle stay those of the
+    /// destination.
     pub fn policy(self, policy: impl Into<Arc<Policy>>) -> Self {
         let policy = policy.into();
         self.change(|options| options.policy = policy)

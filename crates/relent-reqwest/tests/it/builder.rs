@@ -10,7 +10,7 @@ use futures_util::{StreamExt, stream};
 use http::{HeaderMap, Method};
 use http_body::Frame;
 use http_body_util::StreamBody;
-use relent::policy::{BudgetConfig, Pattern, PolicyBuilder};
+use relent::policy::{BudgetConfig, Pattern, PolicyBuilder, RateLimitConfig, ThrottleConfig};
 use relent::{Backoff, Jitter, Policy, StopReason};
 use relent_core::Scope;
 use relent_reqwest::default_builder;
@@ -548,6 +548,34 @@ async fn a_route_without_its_own_budget_shares_that_of_the_client() {
     let generous = quick().max_retries(9).build().unwrap();
     let result = client.get(server.url("/")).policy(generous).send().await;
     assert_eq!(ending(&result), (Some(500), Some(StopReason::Budget), 1));
+}
+
+#[tokio::test]
+async fn the_rate_limit_or_throttle_of_a_route_applies_without_a_budget() {
+    let server = Server::script([ok(), status(500)]);
+    let limited = quick().rate_limit(RateLimitConfig {
+        limit: Some(0.001),
+        burst: Some(1),
+        adaptive: false,
+    });
+    let limited = limited.deadline(Duration::from_secs(9));
+    let throttled = quick().throttle(ThrottleConfig {
+        factor: 1.0,
+        ..ThrottleConfig::DEFAULT
+    });
+    let client = client(quick())
+        .route("*/limited".parse().unwrap(), limited.build().unwrap())
+        .route("*/throttled".parse().unwrap(), throttled.build().unwrap());
+    assert!(client.get(server.url("/limited")).send().await.is_ok());
+    let (status, reason, attempts) = ending(&client.get(server.url("/limited")).send().await);
+    assert_eq!((status, attempts), (None, 0));
+    assert_eq!(reason, Some(StopReason::RetryLater));
+    let mut reasons = Vec::new();
+    for _ in 0..20 {
+        let result = client.get(server.url("/throttled")).send().await;
+        reasons.push(ending(&result).1);
+    }
+    assert!(reasons.contains(&Some(StopReason::Throttle)), "{reasons:?}");
 }
 
 #[tokio::test]
