@@ -1,16 +1,16 @@
 //! Messages on standard error, and results on standard output.
 
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
-use nix::libc::PIPE_BUF;
 
 use crate::stdout;
-use crate::writing::{STALLED_READER, takes_bytes};
+use crate::writing::{STALLED_READER, write_until_stalled};
 
 const NAME: Style = Style::new().bold();
 const ERROR: Style = AnsiColor::Red.on_default().bold();
@@ -34,33 +34,59 @@ pub(crate) fn report(text: &str) {
     };
 }
 
-/// The largest write that does not block if poll says that the descriptor takes bytes.
-const PIECE_BYTES: usize = PIPE_BUF;
+/// What has happened to the messages on standard error so far.
+struct Messages {
+    /// The reader has stalled, so that messages do not wait for it.
+    stalled: bool,
+    /// The last message was written in part, without the end of its line.
+    cut: bool,
+}
 
-/// Whether the reader of standard error has stalled, so that messages do not wait for it. Locked during a message,
-/// since another one could take the space that was found.
-static STALLED: Mutex<bool> = Mutex::new(false);
+impl Messages {
+    const NONE: Self = Self {
+        stalled: false,
+        cut: false,
+    };
+
+    /// Writes a message to a pipe or file, on a line of its own.
+    fn write(&mut self, to: impl Write + AsFd, message: &[u8]) -> io::Result<()> {
+        let line_end: &[u8] = if self.cut { b"\n" } else { b"" };
+        let bytes = [line_end, message].concat();
+        let patience = if self.stalled {
+            Duration::ZERO
+        } else {
+            STALLED_READER
+        };
+        let written = write_until_stalled(to, &bytes, patience)?;
+        self.stalled = written < bytes.len();
+        if let Some(last) = bytes[..written].last() {
+            self.cut = self.stalled && *last != b'\n';
+        }
+        Ok(())
+    }
+}
+
+/// Locked during a message, since another one could take the space that was found, or end up inside it.
+static MESSAGES: Mutex<Messages> = Mutex::new(Messages::NONE);
 
 /// Standard error for messages. A reader that takes nothing for [`STALLED_READER`] loses messages: they must not delay
 /// time limits, signals or deliveries. For a terminal relent waits, because its user has stopped it.
 pub(crate) struct Stderr;
 
 impl Write for Stderr {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut stalled = STALLED.lock().unwrap_or_else(PoisonError::into_inner);
-        let stderr = io::stderr();
-        if !stderr.is_terminal() {
-            let patience = if *stalled {
-                Duration::ZERO
-            } else {
-                STALLED_READER
-            };
-            *stalled = !takes_bytes(&stderr, patience);
-            if *stalled {
-                return Ok(bytes.len());
-            }
+    /// Writes one message.
+    fn write_all(&mut self, message: &[u8]) -> io::Result<()> {
+        let mut messages = MESSAGES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stderr = io::stderr().lock();
+        if stderr.is_terminal() {
+            stderr.write_all(message)
+        } else {
+            messages.write(stderr, message)
         }
-        stderr.lock().write(&bytes[..bytes.len().min(PIECE_BYTES)])
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_all(bytes).map(|()| bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -104,7 +130,39 @@ pub(crate) fn print_done(result: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, pipe};
+
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+
     use super::*;
+
+    #[test]
+    fn a_message_after_one_that_was_cut_begins_on_its_own_line() {
+        let (mut reader, mut writer) = pipe().unwrap();
+        fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+        let mut filled = 0;
+        while let Ok(written) = writer.write(&[b'x'; 4096]) {
+            filled += written;
+        }
+        fcntl(&writer, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+        let mut filling = vec![0; filled];
+        reader.read_exact(&mut filling[..4096]).unwrap();
+
+        let mut messages = Messages {
+            stalled: true,
+            ..Messages::NONE
+        };
+        let long = format!("{}\n", "a".repeat(5000));
+        messages.write(&writer, long.as_bytes()).unwrap();
+        messages.write(&writer, b"lost\n").unwrap();
+        reader.read_exact(&mut filling).unwrap();
+        messages.write(&writer, long.as_bytes()).unwrap();
+        messages.write(&writer, b"next\n").unwrap();
+        drop(writer);
+        let mut rest = String::new();
+        reader.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, format!("\n{long}next\n"));
+    }
 
     #[test]
     fn one_is_singular() {

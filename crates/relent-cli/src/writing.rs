@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::libc::PIPE_BUF;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// A reader that takes nothing for this long delays neither the end of relent after the deadline, nor messages.
@@ -30,8 +31,28 @@ pub(crate) fn write_all(to: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
+/// Writes the bytes until the descriptor takes none for as long as `patience`. Returns how many were written.
+pub(crate) fn write_until_stalled(
+    mut to: impl Write + AsFd,
+    bytes: &[u8],
+    patience: Duration,
+) -> io::Result<usize> {
+    let mut written = 0;
+    while written < bytes.len() && takes_bytes(&to, patience) {
+        // The largest write that does not block if poll says that the descriptor takes bytes.
+        let end = bytes.len().min(written + PIPE_BUF);
+        match to.write(&bytes[written..end]) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => written += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(written)
+}
+
 /// Whether a descriptor takes bytes within this time, or an error.
-pub(crate) fn takes_bytes(to: impl AsFd, within: Duration) -> bool {
+fn takes_bytes(to: impl AsFd, within: Duration) -> bool {
     let end = Instant::now() + within;
     loop {
         let left = end.saturating_duration_since(Instant::now());
