@@ -1,5 +1,6 @@
 //! `--trace FILE`: the attempts and decisions of a session as one JSON object.
 
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use relent::Summary;
@@ -7,6 +8,7 @@ use relent::trace::TraceJson;
 
 use crate::console::Stderr;
 use crate::output_file::OutputFile;
+use crate::writing::{STALLED_READER, write_until_stalled};
 
 /// The output of the trace. It is opened before the first attempt, so that a bad path fails early.
 #[derive(Debug)]
@@ -20,6 +22,36 @@ pub(crate) struct TraceOut {
 enum TraceTarget {
     Stderr,
     Named(OutputFile),
+}
+
+impl TraceTarget {
+    fn write(self, trace: &TraceJson) -> io::Result<()> {
+        let file = match self {
+            Self::Named(OutputFile::File(new)) => {
+                trace.write(new.file())?;
+                return new.complete();
+            }
+            Self::Named(OutputFile::Special(file)) => Some(file),
+            Self::Stderr => None,
+        };
+        let mut text = Vec::new();
+        trace.write(&mut text)?;
+        match file {
+            None => Stderr.write_all(&text),
+            // As for messages: a terminal has been stopped by its user.
+            Some(mut terminal) if terminal.is_terminal() => terminal.write_all(&text),
+            Some(pipe) => {
+                let written = write_until_stalled(pipe, &text, STALLED_READER)?;
+                if written < text.len() {
+                    return Err(io::Error::new(
+                        io::ErrorKind::TimedOut,
+                        "its reader takes nothing",
+                    ));
+                }
+                Ok(())
+            }
+        }
+    }
 }
 
 impl TraceOut {
@@ -50,14 +82,7 @@ impl TraceOut {
     /// # Errors
     /// The trace cannot be written after all (a full disk). An existing trace is left unchanged.
     pub(crate) fn finish(self, trace: &TraceJson) -> Result<(), String> {
-        let result = match self.to {
-            TraceTarget::Stderr => trace.write(Stderr),
-            TraceTarget::Named(OutputFile::Special(file)) => trace.write(file),
-            TraceTarget::Named(OutputFile::File(new)) => {
-                trace.write(new.file()).and_then(|()| new.complete())
-            }
-        };
-        result.map_err(|error| {
+        self.to.write(trace).map_err(|error| {
             format!(
                 "--trace {}: the trace could not be written: {error}",
                 self.name.display()

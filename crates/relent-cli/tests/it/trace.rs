@@ -1,9 +1,11 @@
 //! Tests of `--trace`: the file conforms to docs/schema/trace.schema.json, and is complete or absent.
 
+use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -285,6 +287,27 @@ fn a_trace_that_cannot_be_written_keeps_the_status_of_the_command() {
     }
     let ran = run(&["schedule", "--trace", "/dev/full"]);
     assert_eq!(ran.status, 1, "here the trace is a part of the result");
+}
+
+#[test]
+fn a_reader_of_the_trace_that_takes_nothing_does_not_delay_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut both = std::fs::File::options();
+    let mut unread = both.read(true).write(true).open(&pipe).unwrap();
+    // The pipe holds no more bytes.
+    fcntl(&unread, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+    while unread.write(&[b'x'; 4096]).is_ok() {}
+    let trace = format!("--trace={}", pipe.display());
+    let ran = run(&["run", "--max-retries=0", &trace, "--", "sh", "-c", "exit 9"]);
+    assert_eq!(ran.status, 9);
+    assert!(
+        ran.stderr
+            .contains("the trace could not be written: its reader takes nothing"),
+        "{}",
+        ran.stderr
+    );
 }
 
 #[test]
