@@ -156,9 +156,13 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, ExitError> {
         // An earlier call has received the whole body.
         None => {
             let mut nothing = Driver::builder(&policy, TokioClock).traced().start();
-            let ending = match output.finish().await {
-                Ok(()) => Ending::Complete,
-                Err(error) => Ending::Unwritable(error),
+            let ending = tokio::select! {
+                biased;
+                signal = signals.cancelled() => Ending::Cancelled(signal),
+                finished = output.finish() => match finished {
+                    Ok(()) => Ending::Complete,
+                    Err(error) => Ending::Unwritable(error),
+                },
             };
             (ending, nothing.summary(None))
         }
