@@ -252,6 +252,17 @@ fn amounts(policy: &Policy, findings: &mut Findings) {
             ),
         );
     }
+    let queued = ("budget.queue_when_exhausted", budget.queue_when_exhausted);
+    let reserved = ("budget.overload_reserve", budget.overload_reserve > 0.0);
+    if policy.circuit_breaker().is_none() {
+        for (key, set) in [reserved, queued] {
+            if set {
+                findings.warn(key, "it has no effect without a [circuit_breaker]");
+            }
+        }
+    } else if budget.charge_failures && budget.queue_when_exhausted {
+        findings.warn(queued.0, "it has no effect with charge_failures = true");
+    }
 }
 
 /// The pattern that covers this one, if there is one.
@@ -273,6 +284,7 @@ fn never_retried(policy: &Policy, pattern: &Pattern) -> Option<String> {
 mod tests {
     use super::*;
     use crate::destination::budget::BudgetConfig;
+    use crate::destination::circuit_breaker::CircuitBreakerConfig;
     use crate::destination::hedge::HedgeConfig;
     use crate::policy::PolicyBuilder;
     use crate::policy::lint::Severity;
@@ -486,6 +498,32 @@ mod tests {
             &["hedge.least: 5s is not below the deadline of 5s"],
         );
         warns(base().hedge(HedgeConfig::percentile(0.95)), &[]);
+    }
+
+    #[test]
+    fn budget_settings_without_effect_are_warnings() {
+        let budget = BudgetConfig {
+            overload_reserve: 8.0,
+            queue_when_exhausted: true,
+            ..BudgetConfig::DEFAULT
+        };
+        warns(
+            base().budget(budget),
+            &[
+                "budget.overload_reserve: it has no effect without a [circuit_breaker]",
+                "budget.queue_when_exhausted: it has no effect without a [circuit_breaker]",
+            ],
+        );
+        let with_breaker = base().circuit_breaker(CircuitBreakerConfig::DEFAULT);
+        warns(with_breaker.clone().budget(budget), &[]);
+        let charged = BudgetConfig {
+            charge_failures: true,
+            ..budget
+        };
+        warns(
+            with_breaker.budget(charged),
+            &["budget.queue_when_exhausted: it has no effect with charge_failures = true"],
+        );
     }
 
     #[test]
