@@ -34,7 +34,7 @@ const MAX_ATTEMPTS: u32 = 5;
 /// | `retryThrottling` | [`budget`](Self::budget), for one server name. Of `tokenRatio` three decimal places count, the rest is ignored |
 ///
 /// A method without `retryPolicy` is not retried. Other keys, such as `loadBalancingConfig`, are
-/// ignored. Within the objects that are read, a key that gRFC A6 does not define is an error.
+/// ignored. Within `methodConfig` and `retryThrottling` a key that a service configuration does not have is an error.
 ///
 /// A service configuration lists the statuses to retry, but not whether a method may run twice.
 /// Declare that with [`repeatable`](Self::repeatable). Any other method is repeated only after a failure that
@@ -213,6 +213,7 @@ impl ServiceConfig {
     }
 
     fn add(&mut self, entry: &Node<'_>, max_attempts: u32) -> Result<(), ServiceConfigError> {
+        entry.only(&METHOD_KEYS)?;
         let timeout = entry.get("timeout")?;
         let retry = entry.get("retryPolicy")?;
         let hedging = entry.get("hedgingPolicy")?;
@@ -252,6 +253,17 @@ impl ServiceConfig {
         Ok(())
     }
 }
+
+/// The keys of an entry of `methodConfig`, of which some are ignored.
+const METHOD_KEYS: [&str; 7] = [
+    "name",
+    "waitForReady",
+    "timeout",
+    "maxRequestMessageBytes",
+    "maxResponseMessageBytes",
+    "retryPolicy",
+    "hedgingPolicy",
+];
 
 /// The key of a method: `service/method`, `service`, or empty for the default.
 fn method_name(name: &Node<'_>) -> Result<String, ServiceConfigError> {

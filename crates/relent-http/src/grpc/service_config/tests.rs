@@ -225,6 +225,11 @@ fn a_service_config_error_names_path_and_accepted_values() {
     let at = "methodConfig[0].retryPolicy";
     for (value, path, accepted) in [
         (
+            method(&json!({ "retyPolicy": retry() })),
+            "methodConfig[0].retyPolicy".to_owned(),
+            "retryPolicy",
+        ),
+        (
             with("maxAttempts", json!(1)),
             format!("{at}.maxAttempts"),
             "from 2 up",
