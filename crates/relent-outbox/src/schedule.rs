@@ -144,6 +144,16 @@ pub fn warnings(policy: &Policy) -> Vec<Finding> {
             "a Retry-After of the receiver moves this schedule, which has no jitter: say hint = \"ignore\" if it is a contract",
         ));
     }
+    for (key, set) in [
+        ("budget", policy.budget().is_some()),
+        ("hedge", policy.hedge().is_some()),
+        ("throttle", policy.throttle().is_some()),
+    ] {
+        if set {
+            let why = "it has no effect on messages, each of which has its own schedule";
+            warnings.push(Finding::warning(key, why));
+        }
+    }
     warnings
 }
 
@@ -541,6 +551,24 @@ mod tests {
         assert!(contract.contains("hint = \"ignore\""), "{contract}");
         for preset in ["standard-webhooks", "svix", "stripe-like"] {
             assert_eq!(warned(preset), "");
+        }
+    }
+
+    #[test]
+    fn a_setting_without_effect_on_messages_has_a_warning() {
+        for table in ["budget", "hedge", "throttle"] {
+            let setting = match table {
+                "hedge" => "delay = \"1s\"",
+                _ => "",
+            };
+            let text = format!("backoff.constant = {{ delay = \"1m\" }}\n[{table}]\n{setting}");
+            let warnings = warnings(&super::policy(&text).unwrap());
+            assert_eq!(warnings.len(), 1, "{warnings:?}");
+            let warning = warnings[0].to_string();
+            assert!(
+                warning.starts_with(&format!("{table}: it has no effect")),
+                "{warning}"
+            );
         }
     }
 
