@@ -39,6 +39,7 @@ mod endpoints;
 mod limits;
 mod messages;
 mod metrics;
+mod object;
 mod page;
 mod response;
 mod sessions;

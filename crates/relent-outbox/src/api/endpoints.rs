@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::limits::MAX_POLICY;
+use super::object::Object;
 use super::response::{
     HandlerResult, Refused, name, ok, query, read, refuse, store_failed, stored, unacceptable,
 };
@@ -305,7 +306,7 @@ pub(super) async fn register<S: Store>(
         allow_unsigned,
     } = query(&uri)?;
     let (tenant, name) = named(tenant, name(path)?)?;
-    let given: Map<String, Value> = read(body)?;
+    let Object(given) = read(body)?;
     let [keeps_secrets, keeps_headers, keeps_topics] =
         ["secrets", "headers", "topics"].map(|key| !given.contains_key(key));
     let endpoint = api.check(&tenant, &name, given)?;

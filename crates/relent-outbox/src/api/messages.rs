@@ -12,11 +12,12 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use relent_http::problem::Problem;
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 
 use super::endpoints::page_length;
 use super::limits::MAX_BATCH;
+use super::object::Object;
 use super::response::{
     HandlerResult, Refused, name, ok, query, read, refuse, store_failed, stored, unacceptable,
 };
@@ -427,7 +428,7 @@ pub(super) async fn cancel<S: Store>(
 
 /// Parses a filter.
 fn filter(body: Result<Bytes, BytesRejection>) -> Result<Filter, Refused> {
-    let given: Map<String, Value> = read(body)?;
+    let Object(given) = read(body)?;
     if let Some((name, _)) = given.iter().find(|(_, value)| value.is_null()) {
         return Err(unacceptable(format!(
             "{name}: null narrows nothing, so leave it out"
