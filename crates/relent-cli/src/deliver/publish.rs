@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::disabled::say_disabled;
 use super::send::payload;
 use super::server::{Connection, json, text};
-use crate::console::{print, say};
+use crate::console::{print_done, say};
 use crate::exit_status::ExitError;
 
 /// The end of `relent deliver publish --help`.
@@ -82,14 +82,16 @@ pub(super) async fn run(args: PublishArgs) -> Result<(), ExitError> {
     let published = server.post("/v1/events", Some(json(&event)?)).await?;
     let messages = published["messages"].as_array();
     let printed = match args.json {
-        true => json(&published)? + "\n",
+        true => json(&published)?,
         false => {
             let lines = messages.into_iter().flatten();
-            let line = |one: &Value| format!("{}  {}\n", text(one, "id"), text(one, "endpoint"));
-            lines.map(line).collect()
+            let line = |one: &Value| format!("{}  {}", text(one, "id"), text(one, "endpoint"));
+            lines.map(line).collect::<Vec<_>>().join("\n")
         }
     };
-    print(&printed).map_err(ExitError::failed)?;
+    if !printed.is_empty() {
+        print_done(&printed);
+    }
     match messages {
         Some(messages) if !messages.is_empty() => {
             let names: Vec<_> = messages.iter().map(|one| text(one, "endpoint")).collect();

@@ -810,6 +810,34 @@ fn a_replay_is_a_success_even_if_its_count_cannot_be_printed() {
     assert!(replayed.stderr.contains("cannot write"), "{replayed:?}");
 }
 
+/// A failure would make a script publish the event under another identifier.
+#[test]
+fn a_published_event_is_a_success_even_if_its_messages_cannot_be_printed() {
+    let folder = folder();
+    let server = Server::start_with(folder.path(), &[]);
+    let add = [
+        "endpoints",
+        "add",
+        "shop",
+        "https://shop.example/",
+        "--topic=*",
+    ];
+    ok(&server.deliver(folder.path(), &add));
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let publish = ["deliver", "publish", "order.paid", "--event=e", "-d=x"];
+    let child = relent(&publish)
+        .env(
+            "RELENT_DELIVER_SERVER",
+            format!("http://{}", server.address),
+        )
+        .current_dir(folder.path())
+        .stdout(full)
+        .spawn();
+    let published = finish(child.unwrap());
+    assert_eq!(published.status, 0, "{published:?}");
+    assert!(published.stderr.contains("cannot write"), "{published:?}");
+}
+
 #[test]
 fn a_signal_ends_send_while_it_reads_standard_input() {
     let send = ["deliver", "send", "https://shop.example/", "-d", "@-"];
