@@ -50,11 +50,11 @@ pub(super) struct NatsArgs {
     nats_key: Option<PathBuf>,
 
     /// The name of the JetStream stream, one per fleet; created if missing
-    #[arg(long, value_name = "NAME", default_value_t)]
+    #[arg(long, value_name = "NAME", default_value_t, requires = "nats")]
     nats_queue: QueueName,
 
     /// The replicas of the stream in a NATS cluster, if it is created
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=5))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=5), requires = "nats")]
     nats_replicas: u8,
 }
 

@@ -173,6 +173,8 @@ fn wrong_nats_options_are_reported() {
             &["--nats", "nats://127.0.0.1:4222", "--nats-queue", "a.b"],
             "letters, digits",
         ),
+        (&["--nats-queue", "fleet"], "--nats <URL>"),
+        (&["--nats-replicas", "3"], "--nats <URL>"),
         (
             &[
                 "--nats",
