@@ -18,9 +18,10 @@ use relent_outbox::endpoint::{Acknowledgement, Endpoint};
 use relent_outbox::guard::{AddressGuard, Network};
 use relent_outbox::message::{MAX_PAYLOAD, MessageId};
 use relent_outbox::schedule::{Schedule, for_messages};
-use relent_outbox::secrets::Secrets;
+use relent_outbox::secrets::{Secrets, Signing};
 use relent_outbox::sender::{AttemptResult, Outgoing, Sender, SenderConfig};
 use relent_outbox::store::AfterAttempt;
+use relent_outbox::target::Target;
 use serde_json::{Map, Value, json};
 
 use super::allowed_receivers::authorities;
@@ -212,12 +213,14 @@ pub(crate) struct SendArgs {
 pub(super) async fn run(args: SendArgs) -> Result<i32, ExitError> {
     // Standard input or a named pipe can block this; a signal ends relent until it listens.
     let payload = payload(&args.data)?;
+    let direct = args.url.as_deref().map(|url| Direct::prepare(&args, url));
+    let direct = direct.transpose()?;
     let mut signals = Signals::listen()
         .map_err(|error| ExitError::failed(format!("cannot listen to signals: {error}")))?;
     let progress = RefCell::new(Progress::Nothing);
     let sending = async {
-        match &args.url {
-            Some(url) => send_directly(&args, url, payload, &progress).await,
+        match &direct {
+            Some(direct) => send_directly(&args, direct, payload, &progress).await,
             None => send_through_server(&args, &payload, &progress).await,
         }
     };
@@ -305,36 +308,58 @@ fn signing(args: &SendArgs, endpoint: &mut Endpoint) -> Result<Secrets, ExitErro
     Ok(secrets)
 }
 
+/// What sends a message directly to a URL.
+struct Direct {
+    policy: Policy,
+    sender: Sender,
+    /// The attempt limit if the policy has none.
+    attempt_timeout: Duration,
+    target: Target,
+    signing: Option<Signing>,
+}
+
+impl Direct {
+    fn prepare(args: &SendArgs, url: &str) -> Result<Self, ExitError> {
+        let policy = args.policy.as_deref().unwrap_or("standard-webhooks");
+        let policy = NamedPolicy::load(policy)
+            .map_err(|error| ExitError::usage(format!("--policy {policy}: {error}")))?
+            .policy;
+        let guard = args.allow_network.iter().copied();
+        let mut config = SenderConfig::default();
+        config.guard = guard.fold(AddressGuard::new(), AddressGuard::allow);
+        config.http = args.allow_http;
+        config.authorities = authorities(&args.ca_file)?;
+        let attempt_timeout = config.attempt_timeout;
+        let sender = Sender::new(config).map_err(|error| ExitError::failed(error.to_string()))?;
+        let target = sender.target(url).map_err(|error| {
+            ExitError::usage(format!("{url}: {}", with_option_hint(&error.to_string())))
+        })?;
+        let mut endpoint = Endpoint::new("send", url);
+        let signing = signing(args, &mut endpoint)?
+            .signing(&endpoint)
+            .map_err(|error| {
+                ExitError::usage(format!(
+                    "--secret: {}",
+                    with_option_hint(&error.to_string())
+                ))
+            })?;
+        Ok(Self {
+            policy: for_messages(policy),
+            sender,
+            attempt_timeout,
+            target,
+            signing,
+        })
+    }
+}
+
 async fn send_directly(
     args: &SendArgs,
-    url: &str,
+    direct: &Direct,
     payload: Bytes,
     progress: &RefCell<Progress>,
 ) -> Result<i32, ExitError> {
-    let policy = args.policy.as_deref().unwrap_or("standard-webhooks");
-    let policy = NamedPolicy::load(policy)
-        .map_err(|error| ExitError::usage(format!("--policy {policy}: {error}")))?
-        .policy;
-    let policy = for_messages(policy);
-    let guard = args.allow_network.iter().copied();
-    let mut config = SenderConfig::default();
-    config.guard = guard.fold(AddressGuard::new(), AddressGuard::allow);
-    config.http = args.allow_http;
-    config.authorities = authorities(&args.ca_file)?;
-    let attempt_timeout = config.attempt_timeout;
-    let sender = Sender::new(config).map_err(|error| ExitError::failed(error.to_string()))?;
-    let target = sender.target(url).map_err(|error| {
-        ExitError::usage(format!("{url}: {}", with_option_hint(&error.to_string())))
-    })?;
-    let mut endpoint = Endpoint::new("send", url);
-    let signing = signing(args, &mut endpoint)?
-        .signing(&endpoint)
-        .map_err(|error| {
-            ExitError::usage(format!(
-                "--secret: {}",
-                with_option_hint(&error.to_string())
-            ))
-        })?;
+    let Direct { policy, sender, .. } = direct;
     let id = args.id.clone().unwrap_or_default();
     let not_acknowledged = |why: &str| format!("{id} is not acknowledged{why}");
     let mut random = SessionRandom::new();
@@ -355,15 +380,15 @@ async fn send_directly(
         });
         let sent = sender
             .send(Outgoing {
-                target: &target,
+                target: &direct.target,
                 id: &id,
                 content_type: &args.content_type,
                 payload: &payload,
-                signing: signing.as_ref(),
+                signing: direct.signing.as_ref(),
                 custom: None,
-                policy: &policy,
+                policy,
                 acknowledgement: args.acknowledgement.unwrap_or_default(),
-                limit: Some(schedule.attempt_limit(&policy, attempt_timeout, now)),
+                limit: Some(schedule.attempt_limit(policy, direct.attempt_timeout, now)),
                 now,
             })
             .await;
@@ -380,7 +405,7 @@ async fn send_directly(
             return Err(RetryableError::Permanent(not_acknowledged(&why)));
         }
         let now = SystemTime::now();
-        let next = schedule.failed(&policy, now, &refused.failure, &error, &mut random);
+        let next = schedule.failed(policy, now, &refused.failure, &error, &mut random);
         Err(match next {
             AfterAttempt::Again(wait) => {
                 let line = format!("{error}; the next attempt in {}", human(wait));

@@ -164,7 +164,9 @@ pub(super) async fn run(args: &ServeArgs) -> Result<i32, ExitError> {
     // A second server at this address changes no file of the first. Connections are refused until all is ready.
     let socket =
         bind(args.listen).map_err(|error| cannot_listen("--listen", args.listen, &error))?;
-    let tokens = (token(args)?, content_token(args)?);
+    let token = token(args)?;
+    let content_token = content_token(args, &token)?;
+    let tokens = (token, content_token);
     let failed = |error: String| ExitError::failed(format!("--store {}: {error}", args.store));
     match &args.store {
         StoreLocation::Sqlite(_) if args.store_ca.is_some() => Err(ExitError::usage(format!(
@@ -266,12 +268,12 @@ fn token(args: &ServeArgs) -> Result<Token, ExitError> {
 }
 
 /// Returns the token that shows payloads. It must differ from the API token, which would show them to all users.
-fn content_token(args: &ServeArgs) -> Result<Option<Token>, ExitError> {
+fn content_token(args: &ServeArgs, token: &Token) -> Result<Option<Token>, ExitError> {
     let Some(path) = &args.content_token_file else {
         return Ok(None);
     };
     let content_token = read_token("--content-token-file", path)?;
-    match token(args)?.is(content_token.as_str()) {
+    match token.is(content_token.as_str()) {
         true => Err(ExitError::usage(format!(
             "--content-token-file {}: it has the same token as --token-file: give it another",
             path.display()
@@ -369,15 +371,17 @@ async fn serve<S: Store>(
     closed: impl Future<Output = ()>,
 ) -> Result<i32, ExitError> {
     let secrets = secrets(args, &store).await?;
+    let sender = args.reach.sender()?;
+    let queue = args.nats.queue().await?;
+    // Until here a named pipe can block this, and a signal ends relent.
     let mut signals = Signals::listen()
         .map_err(|error| ExitError::failed(format!("cannot listen to signals: {error}")))?;
-    let sender = args.reach.sender()?;
     let mut config = WorkerConfig::default();
     config.body_bytes = super::values::mebibytes(args.body_memory);
     config.drain = args.shutdown_timeout;
     config.lease = args.lease;
     let worker = Worker::new(store.clone(), sender, secrets.clone(), config);
-    let worker = match args.nats.queue().await? {
+    let worker = match queue {
         Some(queue) => worker.relay(queue),
         None => worker,
     };

@@ -1,7 +1,8 @@
 //! The client of a running server, for the other subcommands.
 
-use std::cell::Cell;
-use std::io;
+use std::cell::{Cell, OnceCell};
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use reqwest::header::{ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH};
 use reqwest::{Client, Method, StatusCode, Url};
 use serde::Serialize;
 use serde_json::Value;
+use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use crate::console::say;
@@ -79,6 +81,8 @@ pub(super) struct Server {
     client: Client,
     base: String,
     token_file: PathBuf,
+    /// The token from a pipe, which can be read only once.
+    piped_token: OnceCell<Token>,
     retry_policy: Policy,
     wait: Duration,
     /// A request has waited in vain for the server: later ones do not wait.
@@ -167,6 +171,7 @@ impl Connection {
             client,
             base,
             token_file: self.token_file.clone(),
+            piped_token: OnceCell::new(),
             retry_policy,
             wait: self.wait_for_server,
             waited_in_vain: Cell::new(false),
@@ -347,26 +352,32 @@ impl Server {
 
     /// Reads the token. If its file is missing, waits for the server first, which writes it before it listens.
     async fn token(&self) -> Result<Token, RequestFailure> {
-        let read = || std::fs::read_to_string(&self.token_file);
-        let mut text = read();
+        if let Some(token) = self.piped_token.get() {
+            return Ok(token.clone());
+        }
+        let mut text = read_file(self.token_file.clone()).await;
         if matches!(&text, Err(error) if error.kind() == io::ErrorKind::NotFound) {
             let health = format!("{}/health", self.base);
             let listens = self.client.get(health).send().await;
             listens.map_err(|error| self.unreachable(&error))?;
-            text = read();
+            text = read_file(self.token_file.clone()).await;
         }
         let wrong = |error: &dyn std::fmt::Display| {
             let file = self.token_file.display();
             RequestFailure::finally(ExitError::usage(format!("--token-file {file}: {error}")))
         };
-        let text = text.map_err(|error| {
+        let (text, is_pipe) = text.map_err(|error| {
             let advice = match error.kind() {
                 io::ErrorKind::PermissionDenied => "run the command as the owner of the file",
                 _ => "it is where `relent deliver serve` was started",
             };
             wrong(&format!("cannot be read: {error}; {advice}"))
         })?;
-        text.parse().map_err(|error| wrong(&error))
+        let token: Token = text.parse().map_err(|error| wrong(&error))?;
+        if is_pipe {
+            let _ = self.piped_token.set(token.clone());
+        }
+        Ok(token)
     }
 
     /// The error for a request without a response.
@@ -397,6 +408,18 @@ impl Server {
             is_starting: is_refused || cause == Cause::Network(Network::Reset),
         }
     }
+}
+
+/// Returns the contents of the file, and whether it is a pipe. A pipe blocks a thread of its own, not the handling of
+/// signals.
+async fn read_file(path: PathBuf) -> io::Result<(String, bool)> {
+    let read = spawn_blocking(move || {
+        let mut file = File::open(path)?;
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        Ok((text, !file.metadata()?.is_file()))
+    });
+    read.await.map_err(io::Error::from).flatten()
 }
 
 /// Advice in messages of the API, with the equivalent on the command line.

@@ -70,9 +70,13 @@ pub(crate) struct WorkerArgs {
 
 /// Makes attempts until a signal asks for the end.
 pub(super) async fn run(args: &WorkerArgs) -> Result<i32, ExitError> {
+    // A named pipe can block this; a signal ends relent until it listens.
+    let sender = args.reach.sender()?;
+    let missing =
+        || ExitError::usage("--nats is missing: give the address of a NATS server".to_owned());
+    let queue = args.nats.queue().await?.ok_or_else(missing)?;
     let mut signals = Signals::listen()
         .map_err(|error| ExitError::failed(format!("cannot listen to signals: {error}")))?;
-    let sender = args.reach.sender()?;
     if let Some(address) = args.metrics {
         // The exporter reduces an error to a text; binding first keeps its kind for the message.
         TcpListener::bind(address)
@@ -84,9 +88,6 @@ pub(super) async fn run(args: &WorkerArgs) -> Result<i32, ExitError> {
             .map_err(|error| ExitError::failed(format!("--metrics {address}: {error}")))?;
         observe::describe();
     }
-    let missing =
-        || ExitError::usage("--nats is missing: give the address of a NATS server".to_owned());
-    let queue = args.nats.queue().await?.ok_or_else(missing)?;
     let mut config = NatsWorkerConfig::default();
     config.in_flight = usize::try_from(args.concurrency.get()).unwrap_or(usize::MAX);
     config.body_bytes = super::values::mebibytes(args.body_memory);

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Stdio;
@@ -836,6 +836,45 @@ fn a_published_event_is_a_success_even_if_its_messages_cannot_be_printed() {
     let published = finish(child.unwrap());
     assert_eq!(published.status, 0, "{published:?}");
     assert!(published.stderr.contains("cannot write"), "{published:?}");
+}
+
+/// As with `--token-file <(command)`; the command sends several requests.
+#[test]
+fn a_token_can_come_from_a_pipe() {
+    let folder = folder();
+    let server = Server::start_with(folder.path(), &[]);
+    let token = fs::read(folder.path().join("relent-deliver.token")).unwrap();
+    let add = ["endpoints", "add", "shop", "https://shop.example/"];
+    let server = format!("--server=http://{}", server.address);
+    let args = [&add[..], &["--token-file=/dev/stdin", &server]].concat();
+    let added = deliver(folder.path(), &args, &token);
+    assert_eq!(added.status, 0, "{added:?}");
+}
+
+#[test]
+fn a_signal_ends_send_while_it_reads_a_named_pipe() {
+    let folder = folder();
+    let pipe = folder.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let url = ["https://shop.example/"];
+    let endpoint = ["--endpoint=shop", "--event=e"];
+    for (to, option) in [
+        (&url[..], "--policy"),
+        (&url, "--secret"),
+        (&url, "--ca-file"),
+        (&endpoint, "--token-file"),
+    ] {
+        let send = ["deliver", "send", "-d=x", option, pipe.to_str().unwrap()];
+        let mut child = relent(&[&send[..], to].concat()).spawn().unwrap();
+        let mut writing = File::options();
+        writing.write(true).custom_flags(nix::libc::O_NONBLOCK);
+        let writer = until("relent reads it", || writing.open(&pipe).ok());
+        kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+        let ended = until("it ends", || child.try_wait().unwrap());
+        let by_signal = ended.signal() == Some(Signal::SIGINT as i32);
+        assert!(by_signal || ended.code() == Some(130), "{option}: {ended}");
+        drop(writer);
+    }
 }
 
 #[test]
