@@ -212,10 +212,11 @@ impl RequestBuilder {
     }
 
     /// Uses this policy for the request. Budget, circuit breaker, rate limit and throttle stay those of the
-    /// destination.
-    pub fn policy(self, policy: impl Into<Arc<Policy>>) -> Self {
-        let policy = policy.into();
-        self.change(|options| options.policy = policy)
+    /// destination. [`no_retry`](Self::no_retry), [`no_hedge`](Self::no_hedge) and [`retry_on`](Self::retry_on)
+    /// change it, also if they were called before.
+    pub fn policy(mut self, policy: impl Into<Arc<Policy>>) -> Self {
+        self.request_options.policy = Some(policy.into());
+        self
     }
 
     /// Retries exactly these failures, statuses or [patterns](Pattern), instead of those that the policy lists and
@@ -319,7 +320,8 @@ impl RequestBuilder {
         self
     }
 
-    /// Builds the request for [`Client::send`] or [`Client::download`]. The result does not contain the retry options.
+    /// Builds the request for [`Client::send`] or [`Client::download`]. The result does not contain the retry options,
+    /// [`timeout`](Self::timeout) and [`whole_body`](Self::whole_body).
     ///
     /// # Errors
     /// [`Error::Request`] if a part of the request is invalid.

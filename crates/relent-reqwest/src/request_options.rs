@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::sync::Arc;
 
+use relent::Policy;
 use relent_http::IdempotencyKey;
 
 use crate::body::Body;
@@ -17,6 +18,8 @@ pub(crate) struct RequestOptions {
     pub(crate) client: Client,
     pub(crate) body: Option<Body>,
     pub(crate) key: Option<IdempotencyKey>,
+    /// Replaces the policy, before all changes: the order of the calls does not count.
+    pub(crate) policy: Option<Arc<Policy>>,
     pub(crate) changes: Vec<Change>,
     pub(crate) whole_body: Option<ReceiveWhole>,
     /// Whether reqwest has built a form, whose parts may all be in memory.
@@ -35,6 +38,7 @@ impl RequestOptions {
             client,
             body,
             key: None,
+            policy: None,
             changes: Vec::new(),
             whole_body: None,
             multipart: false,
@@ -62,6 +66,9 @@ impl RequestOptions {
         }
         let uri = || built.url().as_str().parse().ok();
         let mut options = self.client.options_of(built.method(), uri);
+        if let Some(policy) = self.policy {
+            Arc::make_mut(&mut options).policy = policy;
+        }
         if !self.changes.is_empty() {
             let options = Arc::make_mut(&mut options);
             for change in self.changes {

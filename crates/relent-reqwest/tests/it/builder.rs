@@ -177,6 +177,23 @@ async fn one_request_can_have_its_own_policy() {
 }
 
 #[tokio::test]
+async fn options_of_a_request_change_its_policy_in_any_order() {
+    let server = Server::script([status(404)]);
+    let client = client(quick());
+    let get = || client.get(server.url("/"));
+    let listed = [Pattern::Status(404, 404)];
+    let policy = || {
+        let policy = quick().max_retries(1).retry_on(listed);
+        policy.build().unwrap()
+    };
+    assert_eq!(ending(&get().policy(policy()).send().await).2, 2);
+    let single = get().no_retry().policy(policy()).send().await;
+    assert_eq!(ending(&single).2, 1);
+    let listed = get().retry_on([503]).policy(policy()).send().await;
+    assert_eq!(ending(&listed).2, 1);
+}
+
+#[tokio::test]
 async fn retry_on_replaces_the_failures_that_are_retried() {
     let server = Server::script([status(404), status(503), ok()]);
     let client = client(quick());
