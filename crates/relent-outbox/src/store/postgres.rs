@@ -105,7 +105,7 @@ const LISTEN_INTERVAL: Duration = Duration::from_secs(10);
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Takes a lock, so that processes that start concurrently do not conflict.
-const BEGIN_CREATION: &str = "BEGIN; SELECT pg_advisory_xact_lock(7308604797129747);";
+const LOCK_CREATION: &str = "SELECT pg_advisory_xact_lock(7308604797129747)";
 /// Finds tables of a later version: the number in table names is the version of their content.
 const FIND_LATER_TABLES: &str = "SELECT coalesce(string_agg(tablename, ', '), '') FROM pg_tables
     WHERE schemaname = ANY(current_schemas(false)) AND substring(tablename FROM '^relent_delivery_([0-9]{1,9})$')::integer > 1";
@@ -262,31 +262,27 @@ impl Postgres {
     /// # Errors
     /// The database refuses, or cannot be reached; or it has the tables of a later version, which hold the messages.
     pub async fn create_tables(&self) -> Result<(), PostgresError> {
-        read!(self, client => async {
-            let made = async {
-                client.batch_execute(BEGIN_CREATION).await?;
-                let later: String = client.query_one(FIND_LATER_TABLES, &[]).await?.try_get(0)?;
-                if !later.is_empty() {
-                    return Err(PostgresError::Stored(super::later_tables(&later)));
-                }
-                // Additions wait for running transactions like creations.
-                if client.query_opt(&missing(Self::TABLES), &[]).await?.is_some() {
-                    client.batch_execute(Self::TABLES).await?;
-                }
-                for (table, column, definition) in ADDED {
-                    if client.query_one(LACKS, &[&table, &column]).await?.try_get(0)? {
-                        let add = format!("ALTER TABLE {table} ADD COLUMN {column} {definition}");
-                        client.batch_execute(&add).await?;
-                    }
-                }
-                Ok(client.batch_execute("COMMIT").await?)
-            };
-            let made = made.await;
-            if made.is_err() {
-                // Roll back, because the connection returns to the pool.
-                drop(client.batch_execute("ROLLBACK").await);
+        transact!(self, transaction => async {
+            transaction.batch_execute(LOCK_CREATION).await?;
+            let later = transaction.prepare_cached(FIND_LATER_TABLES).await?;
+            let later: String = transaction.query_one(&later, &[]).await?.try_get(0)?;
+            if !later.is_empty() {
+                return Err(PostgresError::Stored(super::later_tables(&later)));
             }
-            made
+            // Additions wait for running transactions like creations.
+            let missing = transaction.prepare_cached(&missing(Self::TABLES)).await?;
+            if transaction.query_opt(&missing, &[]).await?.is_some() {
+                transaction.batch_execute(Self::TABLES).await?;
+            }
+            let lacks = transaction.prepare_cached(LACKS).await?;
+            for (table, column, definition) in ADDED {
+                let lacks = transaction.query_one(&lacks, &[&table, &column]).await?;
+                if lacks.try_get(0)? {
+                    let add = format!("ALTER TABLE {table} ADD COLUMN {column} {definition}");
+                    transaction.batch_execute(&add).await?;
+                }
+            }
+            Ok(())
         })
     }
 

@@ -236,6 +236,31 @@ mod postgres {
         }
     }
 
+    /// Its connection returns to the pool.
+    #[tokio::test]
+    async fn a_dropped_creation_of_tables_leaves_no_transaction_open() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let other = pool(&server.config(), 1).unwrap().get().await.unwrap();
+        let lock = "SELECT pg_advisory_lock(7308604797129747)";
+        other.batch_execute(lock).await.unwrap();
+        let waits = async {
+            let waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+            while other.query(waiting, &[]).await.unwrap().is_empty() {}
+        };
+        let store = Postgres::new(pool(&server.config(), 1).unwrap());
+        tokio::select! {
+            created = store.create_tables() => panic!("{created:?}"),
+            () = waits => {}
+        }
+        let unlock = "SELECT pg_advisory_unlock_all()";
+        other.batch_execute(unlock).await.unwrap();
+        let client = store.pool().get().await.unwrap();
+        let held = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory'";
+        assert!(client.query(held, &[]).await.unwrap().is_empty());
+    }
+
     /// A transaction of the application that enqueues may be long.
     #[tokio::test(flavor = "multi_thread")]
     async fn creating_tables_that_exist_waits_for_no_transaction() {

@@ -79,6 +79,11 @@ impl<'a> Transaction<'a> {
         self.run(self.client.execute(statement, parameters)).await
     }
 
+    /// Runs statements without parameters.
+    pub(super) async fn batch_execute(&self, statements: &str) -> Result<(), Error> {
+        self.run(self.client.batch_execute(statements)).await
+    }
+
     /// Runs a statement, which is sent when it is polled first.
     async fn run<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         if self.begun.swap(true, Relaxed) {
