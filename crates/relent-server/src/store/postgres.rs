@@ -67,11 +67,9 @@ pub struct Postgres<C = Pool> {
 const CLAIMS_PER_CLEANUP: u64 = 256;
 const EXPIRED_BATCH: usize = 512;
 
-/// Serializes concurrent starts of several processes.
-const CREATE: (&str, &str) = (
-    "BEGIN; SELECT pg_advisory_xact_lock(7308604797129746);",
-    "COMMIT;",
-);
+/// Serializes concurrent starts of several processes. It begins a script, which is a transaction by itself: unlike
+/// after a `BEGIN`, an error leaves no transaction open on the connection.
+const LOCK_CREATION: &str = "SELECT pg_advisory_xact_lock(7308604797129746);";
 
 impl Postgres {
     /// The tables, for your own migrations instead of [`create_tables`](Self::create_tables). A version with
@@ -135,7 +133,7 @@ impl<C: Connections> Postgres<C> {
     /// # Errors
     /// The database rejects it, or is unreachable.
     pub async fn create_tables(&self) -> Result<(), PostgresError> {
-        let script = [CREATE.0, Postgres::TABLES, CREATE.1].concat();
+        let script = [LOCK_CREATION, Postgres::TABLES].concat();
         let mut checkout = Checkout::new(self.max_wait);
         let session = &mut **checkout.connect(&self.pool).await?;
         let missing = crate::postgres::missing(Postgres::TABLES);

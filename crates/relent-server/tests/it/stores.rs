@@ -554,13 +554,44 @@ mod postgres {
         transaction.commit().await.unwrap();
     }
 
+    /// Its connection returns to the pool.
+    #[tokio::test]
+    async fn a_refused_creation_of_idempotency_tables_leaves_no_transaction_open() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let schema = async |name: &str| {
+            let pool = relent_server::postgres::pool(&server.config(), 1).unwrap();
+            let client = pool.get().await.unwrap();
+            let schema = format!("CREATE SCHEMA {name}");
+            client.batch_execute(&schema).await.unwrap();
+        };
+        let config = format!("{} options='-c search_path=one'", server.config());
+        let store = Postgres::new(relent_server::postgres::pool(&config, 1).unwrap());
+        store.create_tables().await.unwrap_err();
+        schema("one").await;
+        store.create_tables().await.unwrap();
+        #[cfg(feature = "sqlx")]
+        {
+            let options = options(&server).options([("search_path", "two")]);
+            let pool = sqlx::postgres::PgPoolOptions::new().max_connections(1);
+            let store = Postgres::new(pool.connect_lazy_with(options));
+            store.create_tables().await.unwrap_err();
+            schema("two").await;
+            store.create_tables().await.unwrap();
+        }
+    }
+
+    #[cfg(feature = "sqlx")]
+    fn options(server: &servers::Postgres) -> sqlx::postgres::PgConnectOptions {
+        let options = sqlx::postgres::PgConnectOptions::new().socket(server.server.directory());
+        options.username("relent").database("postgres")
+    }
+
     #[cfg(feature = "sqlx")]
     async fn by_sqlx(server: &servers::Postgres) {
-        use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-
-        let options = PgConnectOptions::new().socket(server.server.directory());
-        let options = options.username("relent").database("postgres");
-        let store = Postgres::new(PgPoolOptions::new().connect_lazy_with(options));
+        let pool = sqlx::postgres::PgPoolOptions::new();
+        let store = Postgres::new(pool.connect_lazy_with(options(server)));
         store.create_tables().await.unwrap();
         for seed in 0..3 {
             let clear = sqlx::query("TRUNCATE relent_idempotency_1");
