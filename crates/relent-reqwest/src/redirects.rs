@@ -456,10 +456,18 @@ impl RedirectWatch {
     /// Polls the attempt, and stores the redirects of that poll. Also returns whether there were any.
     #[inline]
     pub(crate) fn poll<T>(&mut self, poll: impl FnOnce() -> T) -> (T, bool) {
+        /// Restores the request of the enclosing attempt, even if this one panics.
+        struct RestoreOuter(Option<CurrentRequest>);
+        impl Drop for RestoreOuter {
+            fn drop(&mut self) {
+                CURRENT_REQUEST.set(self.0);
+            }
+        }
         let before = REDIRECTS.get();
-        let around = CURRENT_REQUEST.replace(self.current_request);
+        let outer = RestoreOuter(CURRENT_REQUEST.replace(self.current_request));
         let polled = poll();
-        self.current_request = CURRENT_REQUEST.replace(around);
+        self.current_request = CURRENT_REQUEST.get();
+        drop(outer);
         let redirected = REDIRECTS.get() != before;
         if redirected {
             self.take_redirect(before);

@@ -840,6 +840,24 @@ async fn more_redirects_than_the_limit_are_not_followed() {
     assert_eq!(server.count(), 15);
 }
 
+/// The attempt has changed what redirects on its thread are compared with.
+#[tokio::test]
+async fn a_panic_in_an_attempt_does_not_affect_other_clients_on_its_thread() {
+    let server = Server::answering(|index, seen| match index {
+        0 | 1 => Step::Answer(response(303, &[("location", seen.path())], "")),
+        _ => Step::Answer(response(200, &[], "")),
+    });
+    let panics = || redirect::Policy::custom(|_| panic!("a callback"));
+    let panics = move || plain().redirect(track_redirects(panics()));
+    let client = Client::from_builder(panics, quick().build().unwrap()).unwrap();
+    let get = tokio::spawn(client.get(server.url("/form")).send());
+    assert!(get.await.unwrap_err().is_panic());
+    // A `POST` that redirects to the same URL is no loop.
+    let limited = plain().redirect(relent_reqwest::limit_redirects(3));
+    let post = limited.build().unwrap().post(server.url("/form"));
+    assert_eq!(post.send().await.unwrap().status(), 200);
+}
+
 /// A long body is sent to the first URL again if the redirect keeps it and can be followed; otherwise the `POST` might
 /// run twice.
 #[tokio::test]
