@@ -48,8 +48,8 @@ impl Messages {
         cut: false,
     };
 
-    /// Writes a message to a pipe or file, on a line of its own.
-    fn write(&mut self, to: impl Write + AsFd, message: &[u8]) -> io::Result<()> {
+    /// Writes a message to a pipe or file, on a line of its own. Returns whether all of it was written.
+    fn write(&mut self, to: impl Write + AsFd, message: &[u8]) -> io::Result<bool> {
         let line_end: &[u8] = if self.cut { b"\n" } else { b"" };
         let bytes = [line_end, message].concat();
         let patience = if self.stalled {
@@ -57,12 +57,13 @@ impl Messages {
         } else {
             STALLED_READER
         };
-        let written = write_until_stalled(to, &bytes, patience)?;
+        let written = write_until_stalled(to, &bytes, patience);
+        let written = written.inspect_err(|_| self.cut = true)?;
         self.stalled = written < bytes.len();
         if let Some(last) = bytes[..written].last() {
             self.cut = self.stalled && *last != b'\n';
         }
-        Ok(())
+        Ok(!self.stalled)
     }
 }
 
@@ -73,16 +74,23 @@ static MESSAGES: Mutex<Messages> = Mutex::new(Messages::NONE);
 /// time limits, signals or deliveries. For a terminal relent waits, because its user has stopped it.
 pub(crate) struct Stderr;
 
-impl Write for Stderr {
-    /// Writes one message.
-    fn write_all(&mut self, message: &[u8]) -> io::Result<()> {
+impl Stderr {
+    /// Writes a message. Returns whether all of it was written.
+    pub(crate) fn write_message(message: &[u8]) -> io::Result<bool> {
         let mut messages = MESSAGES.lock().unwrap_or_else(PoisonError::into_inner);
         let mut stderr = io::stderr().lock();
         if stderr.is_terminal() {
-            stderr.write_all(message)
+            stderr.write_all(message).map(|()| true)
         } else {
             messages.write(stderr, message)
         }
+    }
+}
+
+impl Write for Stderr {
+    /// Writes one message.
+    fn write_all(&mut self, message: &[u8]) -> io::Result<()> {
+        Self::write_message(message).map(drop)
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -46,6 +46,7 @@ use crate::exit_status::ExitError;
 use crate::live_output::{Countdown, NextRetry, SessionMessages};
 use crate::signals::{Signals, ignore_file_size_signal};
 use crate::trace_out::TraceOut;
+use crate::writing::STALLED_READER;
 pub(crate) use args::{AFTER_HELP, FetchArgs};
 pub(crate) use curl::replacement_for;
 use ending::Ending;
@@ -95,7 +96,12 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, ExitError> {
     let way = Route {
         url: start.url().clone(),
         proxies,
-        connect_timeout: args.connect_timeout,
+        // Each address of a name gets a share of it within the attempt.
+        connect_timeout: policy
+            .attempt_timeout()
+            .map_or(args.connect_timeout, |limit| {
+                limit.min(args.connect_timeout)
+            }),
         unix_socket: args.unix_socket.clone(),
     };
     // Standard input may be slow, and a signal must not leave a temporary file behind.
@@ -181,7 +187,7 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, ExitError> {
         if let Some(key) = prepared.sent_key() {
             json = json.idempotency_key(key);
         }
-        if let Err(error) = trace.finish(&json) {
+        if let Err(error) = trace.finish(&json, Some(STALLED_READER)) {
             report_error(&error);
         }
     }
@@ -241,7 +247,7 @@ fn client(
     policy: Arc<Policy>,
 ) -> Result<Client, ExitError> {
     const AGENT: &str = concat!("relent/", env!("CARGO_PKG_VERSION"));
-    let (location, connect_timeout) = (args.location, args.connect_timeout);
+    let (location, connect_timeout) = (args.location, way.connect_timeout);
     let (idle_timeout, proxies) = (args.idle_timeout, way.proxies.clone());
     let resolved = resolve::choose(&args.resolve, &way.url).map_err(ExitError::usage)?;
     let unix_socket = args.unix_socket.clone();

@@ -33,6 +33,7 @@ use crate::signals::{Signals, ignore_file_size_signal};
 use crate::stdout;
 use crate::streams;
 use crate::trace_out::{self, TraceOut};
+use crate::writing::STALLED_READER;
 use child::{Attempt, AttemptResult, CommandEnd, CommandLine, Limits};
 pub(crate) use error::Error;
 use exit_list::ExitList;
@@ -355,7 +356,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<i32, String> {
             }),
         }
     }
-    if let Err(error) = trace_out::finish(trace, &summary) {
+    if let Err(error) = trace_out::finish(trace, &summary, Some(STALLED_READER)) {
         report_error(&error);
     }
     end.map(|end| end.status).map_err(|error| error.to_string())

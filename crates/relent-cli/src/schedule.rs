@@ -159,7 +159,7 @@ pub(crate) fn run(args: &ScheduleArgs) -> Result<(), ExitError> {
             });
         }
     }
-    trace_out::finish(trace, &summary).map_err(ExitError::failed)
+    trace_out::finish(trace, &summary, None).map_err(ExitError::failed)
 }
 
 /// Describes how long a call may be queued, beyond the shown delays, while its destination is down.

@@ -2,13 +2,14 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use relent::Summary;
 use relent::trace::TraceJson;
 
 use crate::console::Stderr;
 use crate::output_file::OutputFile;
-use crate::writing::{STALLED_READER, write_until_stalled};
+use crate::writing::write_until_stalled;
 
 /// The output of the trace. It is opened before the first attempt, so that a bad path fails early.
 #[derive(Debug)]
@@ -25,7 +26,8 @@ enum TraceTarget {
 }
 
 impl TraceTarget {
-    fn write(self, trace: &TraceJson) -> io::Result<()> {
+    /// Gives up a reader that takes nothing for as long as `patience`, if it is set.
+    fn write(self, trace: &TraceJson, patience: Option<Duration>) -> io::Result<()> {
         let file = match self {
             Self::Named(OutputFile::File(new)) => {
                 trace.write(new.file())?;
@@ -36,20 +38,20 @@ impl TraceTarget {
         };
         let mut text = Vec::new();
         trace.write(&mut text)?;
-        match file {
-            None => Stderr.write_all(&text),
+        let is_whole = match (file, patience) {
+            (None, _) => Stderr::write_message(&text)?,
             // As for messages: a terminal has been stopped by its user.
-            Some(mut terminal) if terminal.is_terminal() => terminal.write_all(&text),
-            Some(pipe) => {
-                let written = write_until_stalled(pipe, &text, STALLED_READER)?;
-                if written < text.len() {
-                    return Err(io::Error::new(
-                        io::ErrorKind::TimedOut,
-                        "its reader takes nothing",
-                    ));
-                }
-                Ok(())
+            (Some(pipe), Some(patience)) if !pipe.is_terminal() => {
+                write_until_stalled(pipe, &text, patience)? == text.len()
             }
+            (Some(mut file), _) => file.write_all(&text).map(|()| true)?,
+        };
+        match is_whole {
+            true => Ok(()),
+            false => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "its reader takes nothing",
+            )),
         }
     }
 }
@@ -77,12 +79,16 @@ impl TraceOut {
         }
     }
 
-    /// Writes the trace of a session.
+    /// Writes the trace of a session. With `patience`, gives up a reader that takes nothing for as long.
     ///
     /// # Errors
     /// The trace cannot be written after all (a full disk). An existing trace is left unchanged.
-    pub(crate) fn finish(self, trace: &TraceJson) -> Result<(), String> {
-        self.to.write(trace).map_err(|error| {
+    pub(crate) fn finish(
+        self,
+        trace: &TraceJson,
+        patience: Option<Duration>,
+    ) -> Result<(), String> {
+        self.to.write(trace, patience).map_err(|error| {
             format!(
                 "--trace {}: the trace could not be written: {error}",
                 self.name.display()
@@ -91,10 +97,16 @@ impl TraceOut {
     }
 }
 
-/// Writes the trace of a session, if `--trace` was given.
+/// Writes the trace of a session, if `--trace` was given: see [`TraceOut::finish`].
 ///
 /// # Errors
 /// As [`TraceOut::finish`].
-pub(crate) fn finish(trace: Option<TraceOut>, summary: &Summary) -> Result<(), String> {
-    trace.map_or(Ok(()), |trace| trace.finish(&TraceJson::new(summary)))
+pub(crate) fn finish(
+    trace: Option<TraceOut>,
+    summary: &Summary,
+    patience: Option<Duration>,
+) -> Result<(), String> {
+    trace.map_or(Ok(()), |trace| {
+        trace.finish(&TraceJson::new(summary), patience)
+    })
 }

@@ -31,14 +31,23 @@ pub(crate) fn write_all(to: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the bytes until the descriptor takes none for as long as `patience`. Returns how many were written.
+/// Writes the bytes until the descriptor takes none for as long as `patience`, or after the first part for
+/// [`STALLED_READER`]. Returns how many were written.
 pub(crate) fn write_until_stalled(
     mut to: impl Write + AsFd,
     bytes: &[u8],
     patience: Duration,
 ) -> io::Result<usize> {
     let mut written = 0;
-    while written < bytes.len() && takes_bytes(&to, patience) {
+    while written < bytes.len() {
+        // A reader that has taken a part is not stalled any more.
+        let patience = match written {
+            0 => patience,
+            _ => STALLED_READER,
+        };
+        if !takes_bytes(&to, patience) {
+            break;
+        }
         // The largest write that does not block if poll says that the descriptor takes bytes.
         let end = bytes.len().min(written + PIPE_BUF);
         match to.write(&bytes[written..end]) {

@@ -152,6 +152,8 @@ impl Ending {
             }
             Self::Failed { outcome, .. } => live.report_end(summary, outcome),
             Self::HeldBack => live.report_end(summary, "there was no attempt"),
+            // The reader has what it wants.
+            Self::Unwritable(error) if error.kind() == ErrorKind::BrokenPipe => return,
             Self::Unwritable(error) => unwritable(error, output),
             Self::Cancelled(_) => {}
         }
@@ -187,15 +189,6 @@ impl Ending {
                 )
             });
         }
-    }
-}
-
-fn unwritable(error: &io::Error, output: &Output) {
-    if error.kind() != ErrorKind::BrokenPipe {
-        report_error(&format!(
-            "cannot write the response to {}: {error}",
-            output.name()
-        ));
     }
 }
 
@@ -241,5 +234,14 @@ fn status_of(cause: Cause) -> i32 {
         | Cause::Output
         | Cause::Pending
         | Cause::Conflict => curl::RECEIVE,
+    }
+}
+
+fn unwritable(error: &io::Error, output: &Output) {
+    if error.kind() != ErrorKind::BrokenPipe {
+        report_error(&format!(
+            "cannot write the response to {}: {error}",
+            output.name()
+        ));
     }
 }
