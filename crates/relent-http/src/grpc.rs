@@ -9,7 +9,7 @@
 //! |---|---|
 //! | 14 `UNAVAILABLE` | ambiguous: a proxy may respond with it after forwarding |
 //! | 8 `RESOURCE_EXHAUSTED` | throttled if the server adds a delay, else permanent: it may also mean that a message is too long |
-//! | 9 `FAILED_PRECONDITION` to a call with an `idempotency-key` | permanent, [as if an earlier attempt had taken effect](Failure::as_if_applied) |
+//! | 9 `FAILED_PRECONDITION` with "do not retry", to a call with an `idempotency-key` | permanent, [as if an earlier attempt had taken effect](Failure::as_if_applied) |
 //! | every other | permanent, unless a policy lists it in `retry_on`, which makes it ambiguous |
 //!
 //! 10 `ABORTED` asks the client to repeat the whole read-modify-write, which `relent::retry_on_conflict` does. The HTTP
@@ -40,7 +40,7 @@ pub(crate) mod timeout;
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderValue, StatusCode};
-use relent_core::{Cause, Failure, FailureKind, GrpcCode, Hint, Network};
+use relent_core::{Advice, Cause, Failure, FailureKind, GrpcCode, Hint, Network};
 
 use crate::RequestInfo;
 use crate::field::{MILLIS, rounded_up};
@@ -219,9 +219,11 @@ pub(crate) fn failure(code: u16, hint: impl FnOnce() -> Hint) -> Option<Failure>
 }
 
 /// The failure of a request with these facts. A server that does not know what the first call with a key did responds
-/// to its repetitions with `FAILED_PRECONDITION`.
+/// to its repetitions with `FAILED_PRECONDITION` and "do not retry". Without that, it is the response of the handler.
 pub(crate) fn in_view_of_key(failure: Failure, request: RequestInfo) -> Failure {
-    let unmet = request.keyed && failure.cause == GrpcCode::FailedPrecondition.into();
+    let unmet = request.keyed
+        && failure.cause == GrpcCode::FailedPrecondition.into()
+        && failure.hint.advice == Advice::DoNotRetry;
     failure.as_if_applied(failure.as_if_applied || unmet)
 }
 
@@ -243,8 +245,6 @@ mod tests {
     use std::time::UNIX_EPOCH;
 
     use proptest::prelude::*;
-
-    use relent_core::Advice;
 
     use super::*;
     use crate::hint::source;

@@ -98,6 +98,10 @@ headers! {
     /// `overloaded`, in upper or lower case. See [`Mark`](crate::Mark).
     RELENT_MARK = "relent-mark";
 
+    /// Response: `request` if the failure concerns this request only, not the service: the circuit breaker and the budget
+    /// of the client do not count it. gRPC has no status for that; over HTTP most 4xx mean it.
+    RELENT_SCOPE = "relent-scope";
+
     /// Response: `true` if the delay of the response is reserved for this caller (a ticket), in
     /// any capitals. Otherwise the client assumes that many callers received the same delay.
     RELENT_TICKET = "relent-ticket";

@@ -11,7 +11,7 @@ use relent_core::Hop;
 use relent_core::{Advice, Failure, FailureKind, Hint, Scope, StopReason};
 
 use crate::field::trim;
-use crate::headers::{RELENT_MARK, X_ENVOY_RATELIMITED};
+use crate::headers::{RELENT_MARK, RELENT_SCOPE, X_ENVOY_RATELIMITED};
 use crate::hint::source;
 
 /// No-retry marker that a service sets on its own failed response, so that no layer above retries it.
@@ -145,6 +145,12 @@ fn words(headers: &HeaderMap) -> impl Iterator<Item = Option<Mark>> {
 
 /// The failure after the markers in these headers have been applied.
 pub(crate) fn marked(mut failure: Failure, headers: &HeaderMap) -> Failure {
+    if headers
+        .get(RELENT_SCOPE)
+        .is_some_and(|scope| scope == "request")
+    {
+        failure.scope = Scope::Request;
+    }
     // `x-envoy-overloaded` adds nothing to the status; Envoy itself ignores it since 2020.
     if headers.contains_key(X_ENVOY_RATELIMITED) {
         failure.kind = FailureKind::Throttled;
@@ -238,6 +244,16 @@ mod tests {
             );
         }
         assert_eq!(Mark::read(&of(&["exhausted"])), Some(Mark::Exhausted));
+    }
+
+    #[test]
+    fn a_failure_with_the_scope_of_a_request_concerns_no_other() {
+        let scope = |value: &str| {
+            let headers = HeaderMap::from_iter([(RELENT_SCOPE, value.parse().unwrap())]);
+            marked(Failure::ambiguous(), &headers).scope
+        };
+        assert_eq!(scope("request"), Scope::Request);
+        assert_eq!(scope("service"), Scope::Destination);
     }
 
     #[test]

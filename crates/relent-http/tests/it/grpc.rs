@@ -576,8 +576,11 @@ async fn a_failed_precondition_after_an_ambiguous_call_with_a_key_leaves_the_out
     lost.metadata_mut().insert(pushback, "-1".parse().unwrap());
     let lost = || ScriptedAnswer::Refuse(lost.clone());
     let first = || ScriptedAnswer::Refuse(unavailable());
+    // The handler of a repetition, or a stored response.
+    let rejected = || ScriptedAnswer::Refuse(Status::failed_precondition("closed account"));
     for (answers, key, reason) in [
         (vec![first(), lost()], Some("a"), StopReason::OutcomeUnknown),
+        (vec![first(), rejected()], Some("a"), StopReason::Permanent),
         (vec![first(), lost()], None, StopReason::DoNotRetry),
         (vec![lost()], Some("a"), StopReason::DoNotRetry),
     ] {

@@ -107,6 +107,7 @@ impl Rejection {
         #[cfg(feature = "grpc")]
         {
             use relent_http::grpc::{Status, set_pushback};
+            use relent_http::headers::RELENT_SCOPE;
 
             if let Some(overloaded) = self.overloaded() {
                 return overloaded.grpc_head().map(|()| Bytes::new());
@@ -125,6 +126,10 @@ impl Rejection {
             };
             status.set(fields);
             set_pushback(fields, after);
+            if matches!(self, Self::InFlight(_)) {
+                // A slow handler is no fault of the service.
+                fields.insert(RELENT_SCOPE, http::HeaderValue::from_static("request"));
+            }
             response
         }
     }

@@ -243,6 +243,10 @@ impl Reply {
         Status::read(fields).unwrap_or_else(|| panic!("no status: {self:?}"))
     }
 
+    fn scope(&self) -> Option<&str> {
+        self.headers.get("relent-scope")?.to_str().ok()
+    }
+
     fn pushback(&self) -> i64 {
         let pushback = &self.headers["grpc-retry-pushback-ms"];
         pushback.to_str().unwrap().parse().unwrap()
@@ -357,6 +361,7 @@ async fn in_tonic_a_duplicate_of_a_running_call_is_told_to_come_back() {
         assert_eq!(refused.status().code, 14);
         assert!(refused.status().retry_delay.is_some(), "{refused:?}");
         assert!(refused.pushback() >= 1, "{refused:?}");
+        assert_eq!(refused.scope(), Some("request"), "{refused:?}");
         payments.goes_on.notify_one();
     });
     assert_eq!(first.status().code, 0);
