@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use http::{HeaderMap, Response, StatusCode};
+use http::{Extensions, HeaderMap, Response, StatusCode};
 #[cfg(feature = "attempt")]
 use relent_core::StopReason;
 use relent_core::{Advice, GrpcCode, Hint};
@@ -71,26 +71,32 @@ impl Outcome {
     /// Reads the outcome of a response from its extensions, else its gRPC status, else its HTTP status.
     ///
     /// If the HTTP status is not 200, the gRPC status alone does not decide: if either is unknown, the outcome is
-    /// [`Unknown`](Self::Unknown), and if they differ, [`Final`](Self::Final).
-    ///
-    /// A handler may pass on the response of its own call by a client of Relent. The `Summary` in its extensions may
-    /// report that an earlier request of that call can have taken effect, whatever the last response is. The outcome
-    /// is then [`Unknown`](Self::Unknown), too.
+    /// [`Unknown`](Self::Unknown), and if they differ, [`Final`](Self::Final). The
+    /// [response of an own call](Self::in_view_of_call) that the handler passes on can be unknown, too.
     #[must_use]
     pub fn of<B>(response: &Response<B>) -> Self {
         if let Some(outcome) = response.extensions().get() {
             return *outcome;
         }
-        let outcome = Self::of_statuses(response);
+        Self::of_statuses(response).in_view_of_call(response.extensions())
+    }
+
+    /// The outcome of a response with these extensions: a handler may pass on the response of its own call by a client
+    /// of Relent. The `Summary` in the extensions may report that an earlier request of that call can have taken effect,
+    /// whatever the last response is. The outcome is then [`Unknown`](Self::Unknown).
+    #[must_use]
+    pub fn in_view_of_call(self, extensions: &Extensions) -> Self {
         #[cfg(feature = "attempt")]
-        if let Some(relent::Summary { reason, .. }) = response.extensions().get() {
-            return match (reason, outcome) {
+        if let Some(relent::Summary { reason, .. }) = extensions.get() {
+            return match (reason, self) {
                 (Some(StopReason::OutcomeUnknown), _)
                 | (Some(StopReason::NotRepeatable), Self::NotApplied) => Self::Unknown,
-                _ => outcome,
+                _ => self,
             };
         }
-        outcome
+        #[cfg(not(feature = "attempt"))]
+        let _ = extensions;
+        self
     }
 
     /// The outcome by the gRPC status and the HTTP status.

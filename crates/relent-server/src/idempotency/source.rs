@@ -34,9 +34,36 @@ impl KeySource {
             Outcome::NotApplied => Outcome::NotApplied,
             Outcome::Final | Outcome::Unknown => Outcome::Unknown,
         };
+        let outcome = outcome.in_view_of_call(response.extensions());
         response.extensions_mut().insert(outcome);
     }
 
     #[cfg(not(feature = "webhook"))]
     pub(crate) const fn set_outcome<R>(self, _: &mut R) {}
+}
+
+#[cfg(all(test, feature = "webhook"))]
+mod tests {
+    use http::StatusCode;
+    use relent_core::StopReason;
+
+    use super::*;
+
+    /// The handler passes on the response of its own call, whose write may have taken effect.
+    #[test]
+    fn the_unknown_outcome_of_an_own_call_is_unknown_to_a_webhook() {
+        for (reason, expected) in [
+            (StopReason::OutcomeUnknown, Outcome::Unknown),
+            (StopReason::Permanent, Outcome::NotApplied),
+        ] {
+            let mut response = Response::new(());
+            *response.status_mut() = StatusCode::PRECONDITION_FAILED;
+            response.extensions_mut().insert(relent::Summary {
+                reason: Some(reason),
+                ..relent::Summary::default()
+            });
+            KeySource::WebhookId.set_outcome(&mut response);
+            assert_eq!(response.extensions().get(), Some(&expected));
+        }
+    }
 }
