@@ -50,9 +50,8 @@ use crate::store::failure::{Explained, explain};
 ///
 /// A request waits for Redis for at most [100 ms](Self::max_wait), including the connection setup. The setup continues
 /// without it, for up to 1 s. After a failure no request waits for Redis for 1 s; then one request tries again. A server
-/// that accepts connections and never
-/// responds, and a reply that cannot be parsed, count as failures. If Redis executes a call after the process has
-/// decided without it, the call takes no quota.
+/// that accepts connections and never responds, and a reply that cannot be parsed, count as failures. If Redis executes
+/// a call after the process has decided without it, the call takes no quota.
 ///
 /// # Limitations
 /// Times are in whole microseconds: an interval is rounded up. Slots are reserved for at most 100 000 intervals
@@ -67,7 +66,8 @@ pub struct RedisLimits {
     max_wait: Duration,
     script: Script,
     clock: ServerClock,
-    connection: Arc<Mutex<Option<MultiplexedConnection>>>,
+    /// The connection, and the time of its setup.
+    connection: Arc<Mutex<Option<(MultiplexedConnection, Wall)>>>,
     /// No request asks Redis until this time of the layer's clock, in nanoseconds; 0 if Redis responds.
     paused: AtomicU64,
 }
@@ -412,16 +412,16 @@ impl RedisLimits {
         if self.paused.swap(again, Ordering::Relaxed) == 0 {
             observe::rate_failed(failure);
         }
-        // The connection may be half open, so the next request reconnects. A held lock means that one is connecting
-        // already.
+        // The connection may be half open, so the next request reconnects. A new one came too late for this request, and
+        // a held lock means that one is connecting already.
         if let Ok(mut connection) = self.connection.try_lock() {
-            *connection = None;
+            connection.take_if(|(_, since)| since.elapsed() >= self.max_wait);
         }
     }
 
     async fn connection(&self) -> Result<MultiplexedConnection, RedisError> {
         let mut connection = Arc::clone(&self.connection).lock_owned().await;
-        if let Some(connection) = &*connection {
+        if let Some((connection, _)) = &*connection {
             return Ok(connection.clone());
         }
         let (client, max_wait) = (self.client.clone(), self.max_wait);
@@ -431,7 +431,7 @@ impl RedisLimits {
                 .set_connection_timeout(Some(CONNECT_TIMEOUT.max(max_wait)))
                 .set_response_timeout(Some(max_wait));
             let new = client.get_multiplexed_async_connection_with_config(&config);
-            Ok(connection.insert(new.await?).clone())
+            Ok(connection.insert((new.await?, Wall::now())).0.clone())
         });
         connecting.await.map_err(io::Error::from)?
     }

@@ -394,7 +394,9 @@ async fn a_connection_to_redis_is_completed_without_the_request_that_began_it() 
     let path = directory.path().join("proxy");
     let listener = tokio::net::UnixListener::bind(&path).unwrap();
     let client = Client::open(format!("redis+unix://{}", path.display())).unwrap();
-    let limits = Limits::new(Arc::new(RedisLimits::closed(client)), &[]);
+    // The setup has the same limit.
+    let fleet = RedisLimits::closed(client).max_wait(Duration::from_secs(60));
+    let limits = Limits::new(Arc::new(fleet), &[]);
     let request = limits.call(None, 1, &[], i64::MAX);
     let (mut from_client, _) = tokio::select! {
         accepted = listener.accept() => accepted.unwrap(),
@@ -412,4 +414,12 @@ async fn a_connection_to_redis_is_completed_without_the_request_that_began_it() 
         reply = limits.call(None, 1, &[], i64::MAX) => reply,
     };
     assert_eq!(second.unwrap().first(), Some(&0));
+    // The failure of a request that waited for the setup leaves the new connection.
+    let failure = explain(&RedisError::from(io::Error::from(io::ErrorKind::TimedOut)));
+    limits.fleet.failed(Instant::ORIGIN, failure);
+    let third = tokio::select! {
+        _ = listener.accept() => panic!("it is set up again"),
+        reply = limits.call(None, 1, &[], i64::MAX) => reply,
+    };
+    assert_eq!(third.unwrap().first(), Some(&0));
 }
