@@ -101,8 +101,10 @@ const CHANNEL: &str = "relent_outbox";
 const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 /// The interval at which a listener repeats its statement, to detect a dead connection.
 const LISTEN_INTERVAL: Duration = Duration::from_secs(10);
-/// The time limit for its connection, and for each statement.
+/// The time limit for each of its statements, and for each address to which it connects.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time limit for its connection: a resolver asks its second server after 5 s, and there may be several hosts.
+const LISTEN_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Takes a lock, so that processes that start concurrently do not conflict.
 const LOCK_CREATION: &str = "SELECT pg_advisory_xact_lock(7308604797129747)";
@@ -287,8 +289,9 @@ impl Postgres {
     }
 
     /// Enqueues messages in the caller's transaction, so that they are committed together with the caller's data. It
-    /// enqueues all or none; if a message is refused, the transaction continues without them. Call [`hint`](Self::hint)
-    /// after the commit.
+    /// enqueues all or none; if a message is refused, the transaction continues without them. If the future is dropped
+    /// before its end, roll the transaction back: it may contain a part of them. Call [`hint`](Self::hint) after the
+    /// commit.
     ///
     /// A transaction that enqueues an event blocks only others that enqueue the same event for the same endpoint.
     ///
@@ -431,7 +434,11 @@ where
     T: MakeTlsConnect<Socket>,
     T::Stream: Send,
 {
-    let Ok(connected) = timeout(LISTEN_TIMEOUT, config.connect(tls)).await else {
+    let mut config = config.clone();
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(LISTEN_TIMEOUT);
+    }
+    let Ok(connected) = timeout(LISTEN_CONNECT_TIMEOUT, config.connect(tls)).await else {
         return Ok(());
     };
     let (client, mut connection) = connected?;
