@@ -76,11 +76,8 @@ fn signal_to(child: &Child, signal: &str) {
 /// Returns the path of a program; `None` if it is not installed. In CI a missing program is a failure.
 fn program(name: &str, places: &[PathBuf], package: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    // The programs of PostgreSQL in the PATH of Debian are scripts that start slowly.
-    let found = places
-        .iter()
-        .cloned()
-        .chain(std::env::split_paths(&path))
+    let found = std::env::split_paths(&path)
+        .chain(places.iter().cloned())
         .map(|place| place.join(name))
         .find(|program| program.is_file());
     if found.is_none() {
@@ -166,9 +163,16 @@ pub struct Postgres {
 pub fn postgres(settings: &[&str]) -> Option<Postgres> {
     let initdb = postgres_program("initdb")?;
     let directory = new_directory();
-    copy(&new_cluster(&initdb), &directory.path().join("data"));
-    // The user of the server has to own the directory around the copy, too.
-    unprivileged(directory.path());
+    let data = directory.path().join("data");
+    copy(&new_cluster(&initdb), &data);
+    if let Some((user, group)) = unprivileged(directory.path()) {
+        let owner = format!("{user}:{group}");
+        let owned = Command::new("chown")
+            .args(["-R", &owner])
+            .arg(&data)
+            .status();
+        assert!(owned.unwrap().success(), "{}", data.display());
+    }
     postgres_in(directory, settings)
 }
 
@@ -205,9 +209,9 @@ fn new_cluster(initdb: &Path) -> PathBuf {
     cluster
 }
 
-/// Copies a directory, with its owner and permissions.
+/// Copies a directory. Its owner is the user of this process.
 fn copy(from: &Path, to: &Path) {
-    let copied = Command::new("cp").arg("-a").args([from, to]).status();
+    let copied = Command::new("cp").arg("-R").args([from, to]).status();
     assert!(copied.unwrap().success(), "{}", from.display());
 }
 
@@ -274,7 +278,11 @@ pub fn postgres_program(name: &str) -> Option<PathBuf> {
         .collect();
     places.sort();
     places.reverse();
-    program(name, &places, "postgresql")
+    // Those in the PATH of Debian are scripts that start slowly.
+    let place = places.into_iter().find(|place| place.join(name).is_file());
+    place
+        .map(|place| place.join(name))
+        .or_else(|| program(name, &[], "postgresql"))
 }
 
 /// PostgreSQL refuses to run as root: another user then owns the directory and runs it.
