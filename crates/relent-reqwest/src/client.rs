@@ -98,7 +98,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// ten, without loops. A header field folded over several lines is read as one (RFC 9112 §5.2).
 ///
 /// A connection has to be established within 10 s, including name resolution and the TLS handshake. Each address of a
-/// name gets an equal share of that time, so a dead one does not take the whole attempt.
+/// name gets an equal share of that time, so a dead one does not take the whole attempt. With an attempt timeout below
+/// that share, set a shorter `connect_timeout`.
 ///
 /// A timed-out attempt closes its connection in HTTP/1.1, but not in HTTP/2. If a connection of HTTP/2 with a running
 /// attempt receives nothing for 20 s, the client sends a ping. Without a response within 10 s the connection is dead:

@@ -13,6 +13,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::deliver_support::{INSIDE, Receiver, Request, Server, until};
+use crate::scripted::unused_address;
 use crate::support::{self, Ran, finish, relent};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -471,7 +472,7 @@ fn a_client_waits_at_most_wait_for_server_and_reports_the_error() {
     let folder = folder();
     let path = folder.path();
     fs::write(path.join("relent-deliver.token"), "relent_0123456789abcdef").unwrap();
-    let closed = format!("http://127.0.0.1:{}", free_port());
+    let closed = format!("http://{}", unused_address());
     let ask = |server: &str, wait: &str| {
         let args = ["list", "--server", server, "--wait-for-server", wait];
         let ran = deliver(path, &args, b"");

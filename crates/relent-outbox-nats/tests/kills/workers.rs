@@ -9,11 +9,12 @@ use relent_outbox::message::NewMessage;
 use relent_outbox::secrets::Secrets;
 use relent_outbox::store::{MessageState, Sqlite, Store};
 use relent_outbox::worker::Worker;
+use rusqlite::Connection;
 
 use crate::dying::Dying;
 use crate::fleet::{self, NatsFleet};
 use crate::killed::{
-    DATABASE, Others, POLICY, config, count, kill_and_compare, spawn, sqlite, until,
+    DATABASE, FILE, Others, POLICY, config, count, kill_and_compare, spawn, sqlite, until,
 };
 use crate::poisoned;
 use crate::support::{Receiver, Reply, local_sender, ok};
@@ -88,7 +89,7 @@ async fn on_nats_a_suspended_dispatcher_causes_no_attempt() {
     let Some(mut fleet) = NatsFleet::new(0) else {
         return;
     };
-    let (store, database, _directory) = sqlite();
+    let (store, database, directory) = sqlite();
     let receiver = Receiver::new(|_| ok()).await;
     let endpoint = Endpoint::new("a", receiver.url("a")).policy(POLICY);
     store.put_endpoint(endpoint).await.unwrap();
@@ -104,7 +105,13 @@ async fn on_nats_a_suspended_dispatcher_causes_no_attempt() {
     }
     // It has published the attempts by then.
     tokio::time::sleep(Duration::from_millis(300)).await;
-    signal("STOP");
+    {
+        // The process is stopped while it does not write: SQLite lets no other process write before the end of a write.
+        let lock = Connection::open(directory.path().join(FILE)).unwrap();
+        lock.busy_timeout(Duration::from_secs(20)).unwrap();
+        lock.execute_batch("BEGIN IMMEDIATE").unwrap();
+        signal("STOP");
+    }
     fleet.add();
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(receiver.hits().len(), 0, "it gives no leave");

@@ -210,9 +210,12 @@ pub(crate) async fn kill_and_compare(store: impl Store, database: &str, mut othe
     assert!(repeats > 0, "no kill hit anything");
 }
 
+/// The file name of a SQLite outbox.
+pub(crate) const FILE: &str = "outbox.db";
+
 pub(crate) fn sqlite() -> (Sqlite, String, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("outbox.db");
+    let file = directory.path().join(FILE);
     let store = Sqlite::open(&file).unwrap();
     (store, format!("sqlite:{}", file.display()), directory)
 }

@@ -16,7 +16,10 @@ fn client() -> Client {
         .max_retries(10)
         .build()
         .unwrap();
-    Client::from_builder(|| default_builder().no_proxy().tls_certs_only([]), policy).unwrap()
+    // A connection that the server is closing would fail a retry in another way.
+    let builder = || default_builder().no_proxy().tls_certs_only([]);
+    let without_reuse = move || builder().pool_max_idle_per_host(0);
+    Client::from_builder(without_reuse, policy).unwrap()
 }
 
 /// Invalid heads.
