@@ -96,12 +96,8 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, ExitError> {
     let way = Route {
         url: start.url().clone(),
         proxies,
-        // Each address of a name gets a share of it within the attempt.
-        connect_timeout: policy
-            .attempt_timeout()
-            .map_or(args.connect_timeout, |limit| {
-                limit.min(args.connect_timeout)
-            }),
+        connect_timeout: connect_timeout(args.connect_timeout, &policy),
+        chosen_connect_timeout: args.connect_timeout,
         unix_socket: args.unix_socket.clone(),
     };
     // Standard input may be slow, and a signal must not leave a temporary file behind.
@@ -225,6 +221,14 @@ async fn unless_cancelled<T>(
 
 fn cannot_start(error: impl Display) -> ExitError {
     ExitError::failed(format!("cannot start: {error}"))
+}
+
+/// The time limit for a connection. It ends before an attempt, so that each address of a name is tried, and so that it
+/// is known that the server has not received the request.
+fn connect_timeout(chosen: Duration, policy: &Policy) -> Duration {
+    let attempt = [policy.attempt_timeout(), policy.deadline()];
+    let limits = attempt.into_iter().flatten().map(|limit| limit / 10 * 9);
+    limits.fold(chosen, Duration::min)
 }
 
 fn policy(args: &FetchArgs) -> Result<Arc<Policy>, String> {

@@ -39,7 +39,8 @@ impl TraceTarget {
         let mut text = Vec::new();
         trace.write(&mut text)?;
         let is_whole = match (file, patience) {
-            (None, _) => Stderr::write_message(&text)?,
+            (None, None) => io::stderr().lock().write_all(&text).map(|()| true)?,
+            (None, Some(_)) => Stderr::write_message(&text)?,
             // As for messages: a terminal has been stopped by its user.
             (Some(pipe), Some(patience)) if !pipe.is_terminal() => {
                 write_until_stalled(pipe, &text, patience)? == text.len()

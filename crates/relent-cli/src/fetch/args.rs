@@ -276,8 +276,8 @@ pub(crate) struct FetchArgs {
     ///
     /// It is sent as a quoted string, as draft-ietf-httpapi-idempotency-key-header requires; use
     /// -H 'Idempotency-Key: …' to send it without quotes. It has no effect unless the server supports
-    /// the field. After a failure relent prints the key, to send the same request again safely; with -q,
-    /// or -s without -S, it does not, so give a key of your own.
+    /// the field. After a failure relent prints the key, to send the same request again safely. It does
+    /// not with -q, or with -s but without -S: then give a key of your own.
     #[arg(
         long,
         value_name = "auto|VALUE",
@@ -310,7 +310,8 @@ pub(crate) struct FetchArgs {
 
     /// The time limit for establishing a connection; a bare number is in seconds
     ///
-    /// Name resolution and the TLS handshake count. Each address of a name gets an equal share of it.
+    /// Name resolution and the TLS handshake count. Each address of a name gets an equal share of it. It is
+    /// at most nine tenths of --attempt-timeout and of --deadline.
     #[arg(long, value_name = "D", value_parser = some_time, allow_hyphen_values = true,
         default_value = "30s", help_heading = "Connection options")]
     pub(super) connect_timeout: Duration,

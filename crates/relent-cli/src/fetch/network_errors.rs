@@ -19,6 +19,8 @@ pub(crate) struct Route {
     pub(crate) url: Url,
     pub(crate) proxies: Proxies,
     pub(crate) connect_timeout: Duration,
+    /// The value of `--connect-timeout`.
+    pub(crate) chosen_connect_timeout: Duration,
     /// The Unix socket to which all requests go, instead of the host.
     pub(crate) unix_socket: Option<PathBuf>,
 }
@@ -57,8 +59,12 @@ impl Route {
         let network = match cause {
             Cause::Network(network) => network,
             Cause::Timeout if error.is_connect() => {
+                let option = match self.connect_timeout == self.chosen_connect_timeout {
+                    true => " (--connect-timeout)",
+                    false => "",
+                };
                 let limit = human(self.connect_timeout);
-                return format!("no connection within {limit} (--connect-timeout) ({at})");
+                return format!("no connection within {limit}{option} ({at})");
             }
             _ => return format!("{what} ({at})"),
         };
