@@ -409,13 +409,14 @@ impl RedisLimits {
 
     fn failed(&self, now: Instant, failure: Explained) {
         let again = now.saturating_add(FAILURE_PAUSE).as_nanos();
+        let timed_out = failure.0 == StoreFailureKind::TimedOut;
         if self.paused.swap(again, Ordering::Relaxed) == 0 {
             observe::rate_failed(failure);
         }
-        // The connection may be half open, so the next request reconnects. A new one came too late for this request, and
-        // a held lock means that one is connecting already.
+        // The connection may be half open, so the next request reconnects. But a new one only came too late for this
+        // request. A held lock means that one is connecting already.
         if let Ok(mut connection) = self.connection.try_lock() {
-            connection.take_if(|(_, since)| since.elapsed() >= self.max_wait);
+            connection.take_if(|(_, since)| !timed_out || since.elapsed() >= self.max_wait);
         }
     }
 

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use relent_core::Hint;
 use relent_core::admission::Rejected;
+use relent_http::headers::RELENT_SCOPE;
 use relent_http::problem::Problem;
 use relent_http::{ErrorResponse, set_hint};
 
@@ -89,7 +90,15 @@ impl Rejection {
             Some(overloaded) => overloaded.set(response.headers_mut()),
             None => set_hint(response.headers_mut(), &self.hint(source)),
         }
+        self.set_scope(response.headers_mut());
         response
+    }
+
+    /// Tells the client that a slow handler is no fault of the service.
+    fn set_scope(self, headers: &mut HeaderMap) {
+        if matches!(self, Self::InFlight(_)) {
+            headers.insert(RELENT_SCOPE, HeaderValue::from_static("request"));
+        }
     }
 
     /// Returns the response of the overload layer, if that has rejected the request.
@@ -107,7 +116,6 @@ impl Rejection {
         #[cfg(feature = "grpc")]
         {
             use relent_http::grpc::{Status, set_pushback};
-            use relent_http::headers::RELENT_SCOPE;
 
             if let Some(overloaded) = self.overloaded() {
                 return overloaded.grpc_head().map(|()| Bytes::new());
@@ -117,7 +125,7 @@ impl Rejection {
             let (_, _, detail) = self.text(source);
             let mut response = Response::new(Bytes::new());
             let fields = response.headers_mut();
-            let grpc = http::HeaderValue::from_static("application/grpc");
+            let grpc = HeaderValue::from_static("application/grpc");
             fields.insert(http::header::CONTENT_TYPE, grpc);
             let status = Status {
                 code: self.grpc_code().number(),
@@ -126,10 +134,7 @@ impl Rejection {
             };
             status.set(fields);
             set_pushback(fields, after);
-            if matches!(self, Self::InFlight(_)) {
-                // A slow handler is no fault of the service.
-                fields.insert(RELENT_SCOPE, http::HeaderValue::from_static("request"));
-            }
+            self.set_scope(fields);
             response
         }
     }

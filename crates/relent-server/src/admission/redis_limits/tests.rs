@@ -415,8 +415,8 @@ async fn a_connection_to_redis_is_completed_without_the_request_that_began_it() 
     };
     assert_eq!(second.unwrap().first(), Some(&0));
     // The failure of a request that waited for the setup leaves the new connection.
-    let failure = explain(&RedisError::from(io::Error::from(io::ErrorKind::TimedOut)));
-    limits.fleet.failed(Instant::ORIGIN, failure);
+    let late = (StoreFailureKind::TimedOut, None);
+    limits.fleet.failed(Instant::ORIGIN, late);
     let third = tokio::select! {
         _ = listener.accept() => panic!("it is set up again"),
         reply = limits.call(None, 1, &[], i64::MAX) => reply,
