@@ -29,7 +29,8 @@ use crate::status::{kind, scope};
 /// | any of these with the [mark](crate::Mark) `overloaded` | overloaded |
 ///
 /// A 4xx other than 408 and 429 concerns [this request](Scope::Request) only: its key, its body or its
-/// connection. It is no sign of load, and its delay starts no cooldown. A policy may list a status below
+/// connection. So does any failure with `relent-scope: request`. It is no sign of load, and its delay starts no
+/// cooldown. A policy may list a status below
 /// 400: see [`classify_listed`].
 ///
 /// Only a delay that the response itself asks for counts here, not the reset of a rate limit, which is on

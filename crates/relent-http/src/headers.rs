@@ -98,8 +98,8 @@ headers! {
     /// `overloaded`, in upper or lower case. See [`Mark`](crate::Mark).
     RELENT_MARK = "relent-mark";
 
-    /// Response: `request` if the failure concerns this request only, not the service: the circuit breaker and the budget
-    /// of the client do not count it. gRPC has no status for that; over HTTP most 4xx mean it.
+    /// Response: `request` if the failure concerns this request only. It is no failure for the circuit breaker, nor for a
+    /// budget that charges failures. gRPC has no status for that; over HTTP most 4xx mean it.
     RELENT_SCOPE = "relent-scope";
 
     /// Response: `true` if the delay of the response is reserved for this caller (a ticket), in

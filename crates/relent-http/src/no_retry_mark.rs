@@ -50,7 +50,7 @@ impl Mark {
     /// |---|---|
     /// | retries, time, budget or circuit breaker used up; the server said not to retry, or to come back later; not repeatable | `Exhausted` |
     /// | overloaded; rejected by the throttle of this process | `Overloaded` |
-    /// | permanent, outcome unknown | none: the status of an [`ErrorResponse`](crate::ErrorResponse) is enough |
+    /// | permanent, outcome unknown | none: the "do not retry" of an [`ErrorResponse`](crate::ErrorResponse) is enough |
     /// | not replayable, no destination, cancelled | none: the holder of the request may repeat it |
     #[must_use]
     pub const fn of(reason: StopReason) -> Option<Self> {

@@ -39,9 +39,9 @@ use crate::no_retry_mark::Mark;
 /// # When a handler must set the outcome
 /// The statuses in the `NotApplied` rows mean "nothing was done: come back". A handler must insert its outcome if it
 /// may have taken effect before it responds with one of them, such as 503 with `Retry-After`. The same holds for a
-/// handler that passes on the rejection of another service, if the handler or an earlier attempt of its call may have
-/// taken effect: the last response describes the last attempt only. It also holds for a timeout layer that responds
-/// with a status other than 408, 503 without `Retry-After`, or 504.
+/// handler that passes on the rejection of another service. The last response describes the last attempt only: an
+/// earlier attempt of its call may have taken effect. It also holds for a timeout layer that responds with a status
+/// other than 408, 503 without `Retry-After`, or 504.
 ///
 /// ```
 /// use http::{Response, StatusCode, header::RETRY_AFTER};

@@ -214,8 +214,8 @@ impl Schedule {
         matches!(next, AfterAttempt::Dead(_))
     }
 
-    /// Returns the time limit of an attempt that starts now: the `attempt_timeout` of the policy, or `default` if it has
-    /// none, but no more than the time until its `deadline`.
+    /// Returns the time limit of an attempt that starts now: the `attempt_timeout` of the policy, or else `default`. It
+    /// never exceeds the time until the `deadline`.
     #[must_use]
     pub fn attempt_limit(&self, policy: &Policy, default: Duration, now: SystemTime) -> Duration {
         let timeout = self.session.attempt_timeout(policy).unwrap_or(default);

@@ -232,8 +232,8 @@ impl Postgres {
 
     /// Listens, with a connection of its own, for hints of other processes, and forwards them to
     /// [`hints`](Store::hints). A closed connection is replaced after a second, and one that is lost without notice
-    /// within about 20 s; hints in between are lost. A pooler must keep the session: in transaction mode, PgBouncer passes no
-    /// notifications. Needs a tokio runtime. It ends with the last clone of this store.
+    /// within about 20 s; hints in between are lost. A pooler must keep the session: in transaction mode, PgBouncer
+    /// passes no notifications. Needs a tokio runtime. It ends with the last clone of this store.
     #[must_use]
     pub fn listen<T>(self, config: Config, tls: T) -> Self
     where
