@@ -892,6 +892,20 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// Its condition on the state of a delivery `d`, in SQL. The states are constants, so that the partial indices by
+    /// state are used.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) const fn in_state(&self) -> &'static str {
+        match self.state {
+            None => "",
+            Some(MessageState::Pending) => " AND d.state IN (0, 5)",
+            Some(MessageState::Running) => " AND d.state = 1",
+            Some(MessageState::Delivered) => " AND d.state = 2",
+            Some(MessageState::Dead) => " AND d.state = 3",
+            Some(MessageState::Cancelled) => " AND d.state = 4",
+        }
+    }
+
     /// Whether it selects all messages.
     #[must_use]
     pub fn is_all(&self) -> bool {

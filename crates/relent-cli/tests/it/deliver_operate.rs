@@ -371,12 +371,12 @@ fn one_form_resends_or_cancels_several_dead_letters() {
     let (_, page) = at.server.page(&session, list);
     for id in &ids {
         assert!(
-            page.contains(&format!("name=\"id\" value=\"{id}\"")),
+            page.contains(&format!("name=\"id\" value=\"{id} dead\"")),
             "{page}"
         );
     }
     let form = |act: &str, ids: &[String], token: &str| {
-        let ids: String = ids.iter().map(|id| format!("&id={id}")).collect();
+        let ids: String = ids.iter().map(|id| format!("&id={id}+dead")).collect();
         format!("act={act}&form_token={token}&list=%2Fmessages%3Fstate%3Ddead{ids}")
     };
     assert_eq!(
@@ -400,6 +400,13 @@ fn one_form_resends_or_cancels_several_dead_letters() {
     for id in &ids[..2] {
         at.server.message_is(id, "cancelled");
     }
+    // This page was opened before.
+    let late = form("resent", &ids[..2], &token);
+    let (_, to) = at.server.fill(&session, "/do-selected", &late);
+    assert_eq!(to, "/messages?state=dead&resent=0");
+    let late = format!("act=resend&id={}&state=dead&form_token={token}", ids[0]);
+    let (_, to) = at.server.fill(&session, "/do", &late);
+    assert_eq!(to, format!("/messages/{}?resent=0", ids[0]));
     at.receiver.answer(200);
     let (_, to) = at
         .server

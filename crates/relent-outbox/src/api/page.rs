@@ -1,6 +1,7 @@
 //! Web page for operators: stuck messages, the reasons, and actions. It needs no script.
 
 use std::collections::HashSet;
+use std::str::FromStr;
 
 use axum::Form;
 use axum::extract::rejection::{FormRejection, PathRejection, RawFormRejection};
@@ -11,6 +12,8 @@ use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use maud::{Markup, html};
 use serde::Deserialize;
+use serde::de::IntoDeserializer;
+use serde::de::value::{Error as InvalidWord, StrDeserializer};
 use serde_json::{Map, Value};
 use url::form_urlencoded;
 
@@ -24,7 +27,7 @@ use super::state::{Route, Shared};
 use super::wait::with_waits;
 use crate::endpoint::Activity;
 use crate::health::Health;
-use crate::message::{MAX_NAME, NewMessage, is_name};
+use crate::message::{MAX_NAME, MessageId, NewMessage, is_name};
 use crate::store::{EndpointStatus, Filter, MessageState, MessageStatus, Store, millis};
 use crate::text::escape_bidi_in_page;
 
@@ -318,11 +321,9 @@ fn done(uri: &Uri) -> Markup {
         count => format!("{count} messages"),
     };
     let said = match (marked.resent, marked.cancelled, marked.due) {
-        (Some(0), ..) => "Nothing was there to be sent again.".to_owned(),
+        (Some(0), ..) => "Nothing is sent again: its state has changed.".to_owned(),
         (Some(count), ..) => format!("{} will be sent again.", messages(count)),
-        (None, Some(0), _) => {
-            "It could not be cancelled: it is no longer pending or dead.".to_owned()
-        }
+        (None, Some(0), _) => "It could not be cancelled: its state has changed.".to_owned(),
         (None, Some(1), _) => "It is cancelled.".to_owned(),
         (None, Some(count), _) => format!("{} are cancelled.", messages(count)),
         (None, None, Some(0)) => "Nothing was waiting.".to_owned(),
@@ -332,19 +333,51 @@ fn done(uri: &Uri) -> Markup {
     html! { p.done role="status" { (said) } }
 }
 
+/// A message as the page showed it.
+#[derive(Deserialize)]
+struct Shown {
+    id: MessageId,
+    /// Another operator or a worker may have changed it since: then the button does nothing.
+    state: Option<MessageState>,
+}
+
+impl Shown {
+    fn filter(self) -> Filter {
+        let state = self.state;
+        Filter {
+            state,
+            ..only(self.id)
+        }
+    }
+}
+
+/// Parses the value of a selected message: its identifier and its state.
+impl FromStr for Shown {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (id, state) = match text.split_once(' ') {
+            Some((id, state)) => (id, Some(state)),
+            None => (text, None),
+        };
+        let state = state.map(|state| {
+            let name: StrDeserializer<'_, InvalidWord> = state.into_deserializer();
+            MessageState::deserialize(name)
+        });
+        Ok(Self {
+            id: id.parse().map_err(drop)?,
+            state: state.transpose().map_err(drop)?,
+        })
+    }
+}
+
 /// The action of a button.
 #[derive(Deserialize)]
 #[serde(tag = "act", rename_all = "kebab-case")]
 enum Act {
-    Resend {
-        id: crate::message::MessageId,
-    },
-    Cancel {
-        id: crate::message::MessageId,
-    },
-    SendNow {
-        id: crate::message::MessageId,
-    },
+    Resend(Shown),
+    Cancel(Shown),
+    SendNow(Shown),
     Enable(Target),
     Test(Target),
     SendAllNow(Target),
@@ -457,11 +490,12 @@ async fn act_on_selected<S: Store>(
         let what = "The form is larger than a list of messages is. Select fewer.";
         return failed(StatusCode::UNPROCESSABLE_ENTITY, what);
     };
-    let (mut ids, mut act, mut form_token, mut list) = (Vec::new(), None, None, Listed::default());
+    let (mut shown, mut act, mut form_token, mut list) =
+        (Vec::new(), None, None, Listed::default());
     for (key, value) in form_urlencoded::parse(&form) {
         match &*key {
             "id" => match value.parse() {
-                Ok(id) if ids.len() < MAX_MESSAGES => ids.push(id),
+                Ok(message) if shown.len() < MAX_MESSAGES => shown.push(message),
                 _ => return failed(StatusCode::UNPROCESSABLE_ENTITY, "That is no message."),
             },
             "act" => act = Some(value.into_owned()),
@@ -484,10 +518,10 @@ async fn act_on_selected<S: Store>(
         return failed(StatusCode::UNPROCESSABLE_ENTITY, "No button does that.");
     };
     // Process messages in the order of enqueuing.
-    ids.reverse();
+    shown.reverse();
     let mut count = 0;
-    for id in ids {
-        let filter = only(id);
+    for message in shown {
+        let filter = Shown::filter(message);
         count += match done {
             "resent" => stored!(api.store.resend(filter)),
             "cancelled" => stored!(api.store.cancel(filter)),
@@ -511,17 +545,17 @@ async fn act<S: Store>(
         return failed(StatusCode::FORBIDDEN, OTHER_FORM);
     }
     let to = match act {
-        Act::Resend { id } => {
-            let to = format!("/messages/{id}?resent=");
-            to + &stored!(api.store.resend(only(id))).to_string()
+        Act::Resend(shown) => {
+            let to = format!("/messages/{}?resent=", shown.id);
+            to + &stored!(api.store.resend(shown.filter())).to_string()
         }
-        Act::Cancel { id } => {
-            let to = format!("/messages/{id}?cancelled=");
-            to + &stored!(api.store.cancel(only(id))).to_string()
+        Act::Cancel(shown) => {
+            let to = format!("/messages/{}?cancelled=", shown.id);
+            to + &stored!(api.store.cancel(shown.filter())).to_string()
         }
-        Act::SendNow { id } => {
-            let to = format!("/messages/{id}?due=");
-            to + &stored!(api.store.send_now(only(id))).to_string()
+        Act::SendNow(shown) => {
+            let to = format!("/messages/{}?due=", shown.id);
+            to + &stored!(api.store.send_now(shown.filter())).to_string()
         }
         Act::SendAllNow(target) => {
             let count = stored!(api.store.send_now(target.filter()));

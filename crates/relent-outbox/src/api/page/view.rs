@@ -333,7 +333,7 @@ fn message_table(messages: &[MessageView], with_endpoint: bool, in_form: bool) -
                         tr {
                             @if in_form {
                                 td data-label="Select" {
-                                    input.box type="checkbox" name="id" value=(message.id) id={ "select-" (message.id) };
+                                    input.box type="checkbox" name="id" value={ (message.id) " " (message.state) } id={ "select-" (message.id) };
                                     label.box for={ "select-" (message.id) } { "select" }
                                 }
                             }
@@ -717,8 +717,13 @@ pub(super) fn message(
     form_token: &str,
 ) -> Markup {
     let form = |act: &str| {
-        let id = message.id.as_str();
-        hidden(&[("form_token", form_token), ("act", act), ("id", id)])
+        let (id, state) = (message.id.as_str(), message.state.to_string());
+        hidden(&[
+            ("form_token", form_token),
+            ("act", act),
+            ("id", id),
+            ("state", &state),
+        ])
     };
     let ended = matches!(
         message.state,

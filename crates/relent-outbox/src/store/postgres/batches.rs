@@ -53,8 +53,9 @@ impl Postgres {
                 return Ok(changed);
             };
             after = last;
+            let in_state = filter.in_state();
             let done: Result<u64> =
-                transact!(self, transaction => change_rows(transaction, &rows, change));
+                transact!(self, transaction => change_rows(transaction, &rows, change, in_state));
             changed += done?;
         }
     }

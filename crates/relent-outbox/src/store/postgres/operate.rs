@@ -274,10 +274,13 @@ pub(super) const CANCEL: Change = Change {
     set: "state = 4, ended = now, reason = CASE state WHEN 3 THEN reason ELSE 'cancelled by an operator' END",
 };
 
+/// Changes those of these rows that are still in this state: another operator or a worker may have changed them since
+/// they were selected.
 pub(super) async fn change_rows(
     transaction: &Transaction<'_>,
     rows: &[i64],
     change: &Change,
+    in_state: &str,
 ) -> Result<u64> {
     let endpoints = transaction
         .prepare_cached(
@@ -292,8 +295,8 @@ pub(super) async fn change_rows(
     let Change { states, set } = change;
     let update = transaction
         .prepare_cached(&format!(
-            "WITH {TIME} UPDATE relent_delivery_1 SET {set} FROM time
-         WHERE row = ANY($1::bigint[]) AND state IN ({states}) RETURNING endpoint, order_key"
+            "WITH {TIME} UPDATE relent_delivery_1 AS d SET {set} FROM time
+         WHERE row = ANY($1::bigint[]) AND state IN ({states}){in_state} RETURNING endpoint, order_key"
         ))
         .await?;
     let changed = transaction.query(&update, &[&rows]).await?;

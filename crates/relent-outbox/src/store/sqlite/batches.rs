@@ -40,7 +40,7 @@ impl Sqlite {
         filter: Filter,
         change: Change,
     ) -> Result<u64, SqliteError> {
-        let (statement, states) = change();
+        let ((statement, states), in_state) = (change(), filter.in_state());
         let (mut changed, mut after) = (0, 0);
         loop {
             let filter = filter.clone();
@@ -53,7 +53,9 @@ impl Sqlite {
             };
             after = last;
             changed += self
-                .write(move |connection, now| change_rows(connection, now, &rows, statement))
+                .write(move |connection, now| {
+                    change_rows(connection, now, &rows, statement, in_state)
+                })
                 .await?;
         }
     }

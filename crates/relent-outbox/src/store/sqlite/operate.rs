@@ -182,16 +182,16 @@ pub(super) fn set_activity(
 
 /// Restarts the schedule, behind earlier messages of the order key. The session is a marker and no schedule, so that
 /// the message is not fresh.
-const RESEND: &str = "UPDATE relent_delivery_1
+const RESEND: &str = "UPDATE relent_delivery_1 AS d
     SET state = iif(order_key IS NULL, 0, 5), due = ?2, began = ?2, written = ?2, attempt = 0, session = x'72', ended = NULL, reason = ''
     WHERE row = ?1 AND state IN (2, 3, 4) RETURNING endpoint, order_key";
-const CANCEL: &str = "UPDATE relent_delivery_1
+const CANCEL: &str = "UPDATE relent_delivery_1 AS d
     SET reason = iif(state = 3, reason, 'cancelled by an operator'), state = 4, ended = ?2
     WHERE row = ?1 AND state IN (0, 3, 5) RETURNING endpoint, order_key";
 
 /// Messages that are already due stay so.
 const SEND_NOW: &str =
-    "UPDATE relent_delivery_1 SET due = min(due, ?2), began = min(began, ?2), written = ?2
+    "UPDATE relent_delivery_1 AS d SET due = min(due, ?2), began = min(began, ?2), written = ?2
     WHERE row = ?1 AND state IN (0, 5) RETURNING endpoint, order_key";
 
 /// The statement of a change to each selected message, and the states that it applies to.
@@ -209,14 +209,18 @@ pub(super) fn send_now() -> (&'static str, &'static str) {
     (SEND_NOW, "0, 5")
 }
 
+/// Changes those of these rows that are still in this state: another operator or a worker may have changed them since
+/// they were selected.
 pub(super) fn change_rows(
     connection: &Connection,
     now: i64,
     rows: &[i64],
     statement: &str,
+    in_state: &str,
 ) -> Result<u64, SqliteError> {
     let (mut touched, mut changed) = (Touched::default(), 0);
-    let mut update = connection.prepare_cached(statement)?;
+    let statement = statement.replace(" RETURNING", &format!("{in_state} RETURNING"));
+    let mut update = connection.prepare_cached(&statement)?;
     for row in rows {
         let found = update.query_row((row, now), |row| Ok((row.get(0)?, row.get(1)?)));
         if let Some((endpoint, order)) = found.optional()? {

@@ -223,16 +223,7 @@ fn conditions(filter: &Filter) -> (String, Vec<Value>) {
     if let Some(before) = &filter.before {
         add("m.row < ?", Value::Integer(*before));
     }
-    if let Some(state) = filter.state {
-        // Constants, so that the partial indices by state are used.
-        text.push_str(match state {
-            MessageState::Pending => " AND d.state IN (0, 5)",
-            MessageState::Running => " AND d.state = 1",
-            MessageState::Delivered => " AND d.state = 2",
-            MessageState::Dead => " AND d.state = 3",
-            MessageState::Cancelled => " AND d.state = 4",
-        });
-    }
+    text.push_str(filter.in_state());
     (text, values)
 }
 

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::message::MAX_PAYLOAD;
-use crate::store::{AfterAttempt, AttemptRecord, Claimed, Refusal};
+use crate::store::{AfterAttempt, AttemptRecord, Claimed, MessageState, Refusal};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -172,6 +172,49 @@ async fn a_message_exists_only_if_the_callers_transaction_commits() {
     transaction.commit().unwrap();
     let messages = store.messages(Filter::default(), 10).await.unwrap();
     assert_eq!((messages.len(), &messages[0].event[..]), (1, "committed"));
+}
+
+/// Another operator resends it in between, or a worker delivers it.
+#[tokio::test]
+async fn a_change_applies_only_to_messages_that_are_still_in_the_state_of_its_filter() {
+    let (store, _directory) = open();
+    shop(&store).await;
+    store
+        .enqueue(vec![message("a"), message("b")])
+        .await
+        .unwrap();
+    let all = store.cancel(Filter::default()).await.unwrap();
+    assert_eq!(all, 2);
+    let cancelled = Filter {
+        state: Some(MessageState::Cancelled),
+        ..Filter::default()
+    };
+    let (resend, states) = operate::resend();
+    let selected = cancelled.clone();
+    let rows = store
+        .read(move |connection, _| read::rows(connection, &selected, states, 0, 10))
+        .await
+        .unwrap();
+    assert_eq!(rows.len(), 2);
+    let first = Filter {
+        event: Some("a".to_owned()),
+        ..Filter::default()
+    };
+    assert_eq!(store.resend(first.clone()).await.unwrap(), 1);
+    let owned = take(&store, "worker").await;
+    let claimed = claim(&store, "worker", &owned[0]).await;
+    let delivered = vec![settled(&claimed[0], AfterAttempt::Delivered)];
+    store.settle(delivered).await.unwrap();
+
+    let in_state = cancelled.in_state();
+    let resent = store
+        .write(move |connection, now| {
+            operate::change_rows(connection, now, &rows, resend, in_state)
+        })
+        .await;
+    assert_eq!(resent.unwrap(), 1, "the delivered one stays delivered");
+    let is_delivered = store.messages(first, 10).await.unwrap();
+    assert_eq!(is_delivered[0].state, MessageState::Delivered);
 }
 
 #[tokio::test]
