@@ -192,6 +192,15 @@ impl Ending {
     }
 }
 
+fn unwritable(error: &io::Error, output: &Output) {
+    if error.kind() != ErrorKind::BrokenPipe {
+        report_error(&format!(
+            "cannot write the response to {}: {error}",
+            output.name()
+        ));
+    }
+}
+
 fn not_repeatable(method: &Method) -> String {
     format!(
         "{method} is not repeated once it may have taken effect; \
@@ -234,14 +243,5 @@ fn status_of(cause: Cause) -> i32 {
         | Cause::Output
         | Cause::Pending
         | Cause::Conflict => curl::RECEIVE,
-    }
-}
-
-fn unwritable(error: &io::Error, output: &Output) {
-    if error.kind() != ErrorKind::BrokenPipe {
-        report_error(&format!(
-            "cannot write the response to {}: {error}",
-            output.name()
-        ));
     }
 }

@@ -321,9 +321,13 @@ fn done(uri: &Uri) -> Markup {
         count => format!("{count} messages"),
     };
     let said = match (marked.resent, marked.cancelled, marked.due) {
-        (Some(0), ..) => "Nothing is sent again: its state has changed.".to_owned(),
+        (Some(0), ..) => {
+            "No message is sent again: none was selected, or it has changed since.".to_owned()
+        }
         (Some(count), ..) => format!("{} will be sent again.", messages(count)),
-        (None, Some(0), _) => "It could not be cancelled: its state has changed.".to_owned(),
+        (None, Some(0), _) => {
+            "No message is cancelled: none was selected, or it has changed since.".to_owned()
+        }
         (None, Some(1), _) => "It is cancelled.".to_owned(),
         (None, Some(count), _) => format!("{} are cancelled.", messages(count)),
         (None, None, Some(0)) => "Nothing was waiting.".to_owned(),
