@@ -80,7 +80,6 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (inner, server) = (self.inner.clone(), self.server.clone());
-        let arrived = Instant::now();
         Box::pin(async move {
             let (parts, body) = request.into_parts();
             let is_grpc = grpc::is_grpc(&parts.headers);
@@ -90,6 +89,7 @@ where
                     pass(inner, request).await
                 }
                 Ok(Some(key)) => {
+                    let arrived = Instant::now();
                     let settings = &server.settings;
                     let read = async {
                         if settings.first_sent {
