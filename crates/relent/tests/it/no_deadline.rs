@@ -375,7 +375,8 @@ fn a_long_transfer_outlasts_a_short_outage_after_its_progress() {
 /// Activity while a call is queued changes no limit there, and not the place in the queue.
 #[test]
 fn activity_in_the_queue_of_a_circuit_breaker_leaves_nothing_behind() {
-    let (there, clock) = (standard(), VirtualClock::new());
+    let there = standard().with_random(FixedRandom::at(0.5));
+    let clock = VirtualClock::new();
     while !there.is_down() {
         let failing = blocking::retry(Policy::STANDARD, || Err::<(), _>("refused"));
         let _ = failing.destination(&there).clock(&clock).run();
@@ -386,7 +387,13 @@ fn activity_in_the_queue_of_a_circuit_breaker_leaves_nothing_behind() {
             .start()
     };
     let (mut probe, mut driver) = (start(), start());
-    let _running = probe.enter(None);
+    let _running = loop {
+        match probe.enter(None) {
+            NextStep::Start(permit) => break permit,
+            NextStep::Wait { after, .. } => clock.advance(after),
+            NextStep::Stop(stop) => unreachable!("{}", stop.reason),
+        }
+    };
     let NextStep::Wait { until, .. } = driver.enter(None) else {
         unreachable!("the destination is down, and a probe runs");
     };
