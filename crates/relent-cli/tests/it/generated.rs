@@ -7,7 +7,8 @@ use std::fs;
 use std::sync::{Mutex, PoisonError};
 
 use relent::observe::Metric;
-use relent::policy::PolicyFile;
+use relent::policy::{BudgetConfig, PolicyFile, format_duration};
+use relent::{Backoff, Policy};
 use relent_outbox::endpoint::Acknowledgement;
 use serde::Deserialize;
 use serde::de::{MapAccess, Visitor};
@@ -212,17 +213,85 @@ pub(crate) fn stop_reasons() -> Vec<String> {
     reasons.map(|(name, _)| name).collect()
 }
 
+/// What an engineer does about each reason for giving up.
+const REMEDIES: [(&str, &str); 15] = [
+    (
+        "retries_exhausted",
+        "Find out why the service fails: `relent_failures_total` by `kind`. Raise `max_retries` only if its failures end \
+         by themselves. If there was one attempt only, check whether `retries` or `RELENT_POLICY` is `off`.",
+    ),
+    (
+        "max_elapsed",
+        "Find out why the service fails. Raise `max_elapsed` only if the caller can wait longer.",
+    ),
+    (
+        "deadline",
+        "Find out why the service fails or is slow. If one attempt uses up the time, set `attempt_timeout`. Raise \
+         `deadline` only if the caller can wait longer.",
+    ),
+    (
+        "permanent",
+        "Correct the request, its credentials or its address. The last error or response names the cause.",
+    ),
+    (
+        "not_repeatable",
+        "Find out whether the request took effect, before you send it again. For later calls, send an [idempotency \
+         key](safe-retries.md#make-a-post-safe).",
+    ),
+    (
+        "outcome_unknown",
+        "Find out whether the request took effect: read the resource, or ask the operator of the service.",
+    ),
+    (
+        "not_replayable",
+        "Send a body in memory or a file instead of a stream, or raise `body_cap`. Start a download again.",
+    ),
+    (
+        "do_not_retry",
+        "Find the cause at the service, or at a service that it calls.",
+    ),
+    (
+        "budget",
+        "Check the health of the service. Do not enlarge the budget: more retries would add load.",
+    ),
+    (
+        "circuit_breaker",
+        "Check the health of the service. When it is up again, the breaker releases calls by itself.",
+    ),
+    (
+        "retry_later",
+        "Postpone the work until that instant, or make fewer requests.",
+    ),
+    (
+        "overloaded",
+        "Add capacity to the service, or make fewer requests.",
+    ),
+    (
+        "throttle",
+        "Find out why the service rejects many requests.",
+    ),
+    (
+        "no_destination",
+        "Pass a `Destination` to the call, or set a fixed `delay` in `[hedge]`.",
+    ),
+    ("cancelled", "Nothing, if the caller cancelled on purpose."),
+];
+
 #[test]
 fn the_page_on_observability_shows_the_reasons_for_giving_up() {
     let reasons = variants(DECISIONS, "StopReason");
-    assert!(reasons.len() >= 14, "{reasons:?}");
+    let names: Vec<_> = reasons.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, REMEDIES.map(|(name, _)| name));
     let rows = reasons
         .iter()
-        .map(|(name, meaning)| vec![code(name), without_links(meaning)]);
+        .zip(REMEDIES)
+        .map(|((name, meaning), (_, remedy))| {
+            vec![code(name), without_links(meaning), remedy.to_owned()]
+        });
     part(
         "observability.md",
         "stop reasons",
-        &table(&["reason", "meaning"], rows),
+        &table(&["reason", "meaning", "what to do"], rows),
     );
 }
 
@@ -310,6 +379,157 @@ fn the_page_on_policy_files_shows_the_presets() {
         "presets",
         &table(&["preset", "policy", "source"], rows),
     );
+}
+
+/// The delays of a preset before jitter, as its file has them.
+fn delays(file: &toml::Table) -> String {
+    let text = |value: &toml::Value| match value {
+        toml::Value::String(text) => text.clone(),
+        number => number.to_string(),
+    };
+    let Some(backoff) = file["backoff"].as_table() else {
+        return "none".to_owned();
+    };
+    let (kind, keys) = backoff.iter().next().unwrap();
+    let key = |name: &str| text(&keys[name]);
+    let mut shown = match kind.as_str() {
+        "constant" => key("delay"),
+        "exponential" => {
+            let factor = keys.get("factor").map_or_else(|| "2".to_owned(), text);
+            let cap = text(
+                &file
+                    .get("max_delay")
+                    .cloned()
+                    .unwrap_or_else(|| "60s".into()),
+            );
+            format!("{}, then ×{factor}, at most {cap}", key("initial"))
+        }
+        "slotted" => format!(
+            "0 to 2ⁿ − 1 slots of {} before retry n; n counts up to {}",
+            key("slot"),
+            key("exponent_limit")
+        ),
+        "elapsed" => format!(
+            "{} × the elapsed time, at least {}",
+            key("fraction"),
+            key("initial")
+        ),
+        "schedule" => {
+            let delays: Vec<_> = keys["delays"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(text)
+                .collect();
+            let runs = delays.chunk_by(|one, next| one == next);
+            let runs = runs.map(|run| match run.len() {
+                1 => run[0].clone(),
+                count => format!("{count} × {}", run[0]),
+            });
+            runs.collect::<Vec<_>>().join(", ")
+        }
+        _ => panic!("write the delays of {kind}"),
+    };
+    if let Some(initial) = file.get("throttled_initial") {
+        write!(shown, "; {} first after a throttled failure", text(initial)).unwrap();
+    }
+    shown
+}
+
+/// The retry budget of a preset: its deposits, the tokens at the start, and the costs.
+fn budget(budget: &BudgetConfig) -> String {
+    let deposits = [
+        (budget.ratio, "per request"),
+        (budget.success, "per success"),
+        (budget.per_second, "per second"),
+    ];
+    let deposits = deposits.into_iter().filter(|(tokens, _)| *tokens > 0.0);
+    let mut parts: Vec<_> = deposits
+        .map(|(tokens, of)| format!("{tokens} {of}"))
+        .collect();
+    parts.push(format!("{} at the start", budget.initial_tokens));
+    let what = if budget.charge_failures {
+        "failure"
+    } else {
+        "retry"
+    };
+    let mut costs = format!("a {what} costs {}", budget.cost);
+    if budget.throttled_cost.total_cmp(&budget.cost).is_ne() {
+        write!(
+            costs,
+            ", {} after a throttled failure",
+            budget.throttled_cost
+        )
+        .unwrap();
+    }
+    if let Some(cost) = budget.timeout_cost {
+        write!(costs, ", {cost} after an attempt timeout").unwrap();
+    }
+    if budget.min_tokens > 0.0 {
+        write!(costs, "; no retry with {} or fewer", budget.min_tokens).unwrap();
+    }
+    parts.push(costs);
+    parts.join("; ")
+}
+
+/// The time limits of a preset.
+fn time_limits(policy: &Policy) -> String {
+    let limits = [
+        ("attempt_timeout", policy.attempt_timeout()),
+        ("max_elapsed", policy.max_elapsed()),
+    ];
+    let limits = limits
+        .into_iter()
+        .filter_map(|(key, limit)| Some((key, limit?)));
+    let limits: Vec<_> = limits
+        .map(|(key, limit)| format!("`{key}` {}", format_duration(limit)))
+        .collect();
+    match limits.is_empty() {
+        true => "none".to_owned(),
+        false => limits.join(", "),
+    }
+}
+
+/// Above the table, the page says which parts no preset has.
+#[test]
+fn the_page_on_policy_files_shows_the_limits_of_presets() {
+    let rows = relent::presets::all().iter().map(|preset| {
+        let policy = preset.load().unwrap().policy;
+        assert_eq!(policy.deadline(), None);
+        assert!(policy.rate_limit().is_none() && policy.hedge().is_none());
+        assert!(policy.throttle().is_none());
+        assert_eq!(
+            policy.circuit_breaker().is_some(),
+            preset.name == "standard"
+        );
+        let file: toml::Table = preset.text.parse().unwrap();
+        let attempts = policy.max_retries().map_or_else(
+            || "unlimited".to_owned(),
+            |retries| (retries + 1).to_string(),
+        );
+        let jitter = match file.get("jitter") {
+            Some(jitter) => jitter.as_str().unwrap().to_owned(),
+            None if policy.backoff() == &Backoff::None => "none".to_owned(),
+            None => "full".to_owned(),
+        };
+        vec![
+            code(preset.name),
+            attempts,
+            delays(&file),
+            jitter,
+            policy.budget().map_or_else(|| "none".to_owned(), budget),
+            time_limits(&policy),
+        ]
+    });
+    let heads = [
+        "preset",
+        "attempts",
+        "delays before jitter",
+        "jitter",
+        "retry budget, in tokens",
+        "time limits",
+    ];
+    part("policy-files.md", "preset limits", &table(&heads, rows));
 }
 
 /// The properties of a table, in the order of the schema.
