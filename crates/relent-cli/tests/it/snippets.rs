@@ -6,6 +6,8 @@
     dead_code,
     unused_imports,
     unused_variables,
+    clippy::print_stderr,
+    clippy::print_stdout,
     clippy::redundant_closure,
     reason = "as documents write it"
 )]
@@ -120,6 +122,31 @@ mod start {
 }
 
 #[rustfmt::skip]
+mod whole_program {
+    use relent::{Policy, retry};
+    use std::io;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+
+    async fn fetch() -> io::Result<u32> {
+        match CALLS.fetch_add(1, Ordering::Relaxed) {
+            0 | 1 => Err(io::ErrorKind::ConnectionReset.into()),
+            _ => Ok(17),
+        }
+    }
+
+    #[tokio::main]
+    async fn main() -> Result<(), Box<dyn std::error::Error>> {
+        let order = retry(Policy::STANDARD, fetch)
+            .notify(|notice| eprintln!("{notice}"))
+            .await?;
+        println!("order {order}");
+        Ok(())
+    }
+}
+
+#[rustfmt::skip]
 mod http_client {
     use super::Any;
 
@@ -166,24 +193,73 @@ mod http_client {
 }
 
 #[rustfmt::skip]
+mod client_test {
+    use relent::{Backoff, Policy};
+    use relent_reqwest::{Client, default_builder};
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::time::Duration;
+
+    /// Starts a server on this machine that sends a response with each status in turn, and returns its URL.
+    fn server(statuses: &'static [u16]) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            for status in statuses {
+                let (mut connection, _) = listener.accept().unwrap();
+                let _ = connection.read(&mut [0; 8192]).unwrap();
+                let end = "content-length: 0\r\nconnection: close\r\n\r\n";
+                write!(connection, "HTTP/1.1 {status} Test\r\n{end}").unwrap();
+            }
+        });
+        url
+    }
+
+    #[tokio::test]
+    async fn the_client_retries_a_503() {
+        let policy = Policy::builder(Backoff::constant(Duration::from_millis(1)))
+            .max_retries(3)
+            .build()
+            .unwrap();
+        let client = Client::from_builder(|| default_builder().no_proxy(), policy).unwrap();
+        let response = client.get(server(&[503, 200])).send().await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.attempts(), 2);
+    }
+}
+
+#[rustfmt::skip]
 mod server {
     use axum::Router;
+    use axum::extract::Request;
     use axum::http::request::Parts;
+    use axum::middleware::{Next, from_fn};
+    use axum::response::Response;
     use axum::routing::post;
     use relent_server::ServerLayer;
     use relent_server::admission::{AdmissionLayer, LimiterConfig, Quota};
     use relent_server::idempotency::IdempotencyLayer;
     use relent_server::store::Sqlite;
+    use std::error::Error;
     use std::time::Duration;
-
-    use super::Any;
+    use tokio::net::TcpListener;
 
     #[derive(Clone)]
     struct Account { id: u64 }
 
-    async fn pay() {}
+    /// Stands for your authentication: it finds the account of the caller, or responds with 401.
+    async fn authenticate(mut request: Request, next: Next) -> Response {
+        request.extensions_mut().insert(Account { id: 17 });
+        next.run(request).await
+    }
 
-    fn app(authentication: axum::Extension<Account>) -> Result<(), Any> {
+    /// Stands for your handler.
+    async fn pay(amount: String) -> String {
+        format!("paid {amount}\n")
+    }
+
+    #[tokio::main]
+    async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         let keys = Sqlite::open("keys.db")?;
         let keyed = IdempotencyLayer::new(keys, |request| {
             request.extensions.get::<Account>().map(|account| account.id.to_string())
@@ -196,8 +272,9 @@ mod server {
         let app = Router::new()
             .route("/payments", post(pay))
             .layer(ServerLayer::new(keyed).admission(limits))
-            .layer(authentication);
-        let app: Router = app;
+            .layer(from_fn(authenticate));
+        let listener = TcpListener::bind("127.0.0.1:3000").await?;
+        axum::serve(listener, app).await?;
         Ok(())
     }
 }
@@ -249,12 +326,19 @@ mod webhooks {
 
 #[rustfmt::skip]
 mod outbox {
+    use relent_outbox::endpoint::Endpoint;
     use relent_outbox::message::NewMessage;
-    use relent_outbox::store::Sqlite;
+    use relent_outbox::store::{Sqlite, Store};
 
     use super::Any;
 
-    async fn enqueue(store: &Sqlite) -> Result<(), Any> {
+    async fn enqueue() -> Result<(), Any> {
+        let store = Sqlite::open_with("shop.db", |connection| {
+            connection.execute_batch("CREATE TABLE IF NOT EXISTS orders (id INTEGER, paid BOOLEAN)")
+        })?;
+        store.put_endpoint(Endpoint::new("shop", "https://shop.example/notify")).await?;
+
+        // The order and the message, or neither.
         let enqueued = store.writer().run(|connection| {
             connection.execute("INSERT INTO orders VALUES (17, true)", [])?;
             Sqlite::enqueue_in(connection, &[NewMessage::new("shop", "order-17-paid", r#"{"order":17}"#)])
