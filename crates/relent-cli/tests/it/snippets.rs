@@ -229,6 +229,93 @@ mod client_test {
 }
 
 #[rustfmt::skip]
+mod virtual_clock_test {
+    use relent::{Backoff, Jitter, Policy, VirtualClock, blocking};
+    use std::time::Duration;
+
+    #[test]
+    fn no_delay_exceeds_a_minute() {
+        let policy = Policy::builder(Backoff::exponential(Duration::from_secs(60)))
+            .jitter(Jitter::None)
+            .build()
+            .unwrap();
+        let clock = VirtualClock::new();
+        let result = blocking::retry(&policy, || Err::<(), _>("down")).clock(&clock).run();
+        assert!(result.is_err());
+        assert_eq!(clock.sleeps(), [60, 60, 60].map(Duration::from_secs));
+    }
+}
+
+#[rustfmt::skip]
+mod paused_time_test {
+    use relent::{Backoff, Jitter, Policy, StopReason, retry};
+    use std::time::Duration;
+
+    #[tokio::test(start_paused = true)]
+    async fn gives_up_after_seven_seconds() {
+        let policy = Policy::builder(Backoff::exponential(Duration::from_secs(1)))
+            .jitter(Jitter::None)
+            .max_retries(3)
+            .build()
+            .unwrap();
+        let gave_up = retry(&policy, || async { Err::<(), _>("down") }).await.unwrap_err();
+        assert_eq!(gave_up.reason(), StopReason::RetriesExhausted);
+        assert_eq!((gave_up.attempts(), gave_up.elapsed()), (4, Duration::from_secs(7)));
+    }
+}
+
+#[rustfmt::skip]
+mod layer_test {
+    use bytes::Bytes;
+    use http::{Request, Response};
+    use http_body_util::Empty;
+    use relent::{Backoff, Jitter, Policy};
+    use relent_http::{BoxError, RetryLayer};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+    use tower::{Layer, ServiceExt, service_fn};
+
+    #[tokio::test(start_paused = true)]
+    async fn retries_a_503_after_a_second() {
+        let policy = Policy::builder(Backoff::constant(Duration::from_secs(1)))
+            .jitter(Jitter::None)
+            .build()
+            .unwrap();
+        let count = Arc::new(AtomicUsize::new(0));
+        let service = service_fn(move |_: Request<_>| {
+            let status = [503, 200][count.fetch_add(1, Ordering::Relaxed)];
+            async move {
+                let response = Response::builder().status(status).body(Empty::<Bytes>::new())?;
+                Ok::<_, BoxError>(response)
+            }
+        });
+        let request = Request::get("http://service/").body(Empty::<Bytes>::new()).unwrap();
+        let start = tokio::time::Instant::now();
+        let response = RetryLayer::new(policy).layer(service).oneshot(request).await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert!(start.elapsed() >= Duration::from_secs(1));
+    }
+}
+
+#[rustfmt::skip]
+mod jitter_test {
+    use relent::random::FixedRandom;
+    use relent::{Backoff, Jitter, Policy};
+    use std::time::Duration;
+
+    #[test]
+    fn the_first_delay_is_at_most_two_seconds() {
+        let policy = Policy::builder(Backoff::constant(Duration::from_secs(2)))
+            .jitter(Jitter::Full)
+            .build()
+            .unwrap();
+        assert_eq!(policy.waits(FixedRandom::at(0.5)).next(), Some(Duration::from_secs(1)));
+        assert_eq!(policy.waits(FixedRandom::at(1.0)).next(), Some(Duration::from_secs(2)));
+    }
+}
+
+#[rustfmt::skip]
 mod server {
     use axum::Router;
     use axum::extract::Request;
