@@ -9,6 +9,7 @@
     clippy::print_stderr,
     clippy::print_stdout,
     clippy::redundant_closure,
+    clippy::unused_io_amount,
     reason = "as documents write it"
 )]
 
