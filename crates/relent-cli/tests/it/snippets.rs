@@ -107,6 +107,14 @@ mod start {
         }
     }
 
+    async fn from_a_file() -> Result<(), Any> {
+        use relent::{NamedPolicy, retry};
+
+        let policy = NamedPolicy::load("policy.toml")?.policy;
+        let order = retry(&policy, fetch).await?;
+        Ok(())
+    }
+
     async fn with_limits() -> Result<(), Any> {
         use relent::{Destination, Policy};
         use std::time::Duration;
