@@ -20,6 +20,8 @@ use tokio::time::{Instant, sleep};
 const SECOND: Duration = Duration::from_secs(1);
 const WITHOUT_RESPONSE: Duration = Duration::from_secs(9);
 const WITHOUT_DEADLINE: Duration = Duration::from_secs(30);
+/// Timers of tokio are up to a millisecond late.
+const TIMER: Duration = Duration::from_millis(1);
 
 fn standard() -> Destination {
     Destination::new(Policy::STANDARD)
@@ -64,7 +66,7 @@ async fn calls_to_a_closed_port_fail_within_nine_seconds_with_its_error() {
     // One after the other, as in a test suite.
     for number in 0..20 {
         let (gave_up, took) = call(&there, Policy::STANDARD, refused()).await;
-        assert!(took <= WITHOUT_RESPONSE, "{number}: {took:?}");
+        assert!(took <= WITHOUT_RESPONSE + TIMER, "{number}: {took:?}");
         assert_eq!(
             gave_up.error(),
             Some(&refused()),
@@ -79,7 +81,11 @@ async fn calls_to_a_closed_port_fail_within_nine_seconds_with_its_error() {
         let error = || io::Error::from(io::ErrorKind::ConnectionRefused);
         let call = there.retry(async || Err::<(), _>(error()));
         let text = call.await.unwrap_err().to_string();
-        assert!(began.elapsed() <= WITHOUT_RESPONSE, "{:?}", began.elapsed());
+        assert!(
+            began.elapsed() <= WITHOUT_RESPONSE + TIMER,
+            "{:?}",
+            began.elapsed()
+        );
         assert!(text.contains("connection refused"), "{text}");
     }
 }
@@ -89,7 +95,7 @@ async fn concurrent_calls_to_a_closed_port_fail_within_nine_seconds() {
     let there = standard();
     let calls = (0..50).map(|_| call(&there, Policy::STANDARD, refused()));
     for (gave_up, took) in futures_util::future::join_all(calls).await {
-        assert!(took <= WITHOUT_RESPONSE, "{took:?}");
+        assert!(took <= WITHOUT_RESPONSE + TIMER, "{took:?}");
         assert!(gave_up.error().is_some(), "{:?}", gave_up.reason());
     }
 }
@@ -116,7 +122,7 @@ async fn calls_to_a_rejecting_service_fail_within_thirty_seconds() {
     let there = standard();
     for number in 0..10 {
         let (gave_up, took) = call(&there, Policy::STANDARD, unavailable()).await;
-        assert!(took <= WITHOUT_DEADLINE, "{number}: {took:?}");
+        assert!(took <= WITHOUT_DEADLINE + TIMER, "{number}: {took:?}");
         assert!(
             gave_up.error().is_some(),
             "{number}: {:?}",
@@ -219,7 +225,11 @@ async fn a_retry_after_beyond_the_limit_ends_the_call_immediately() {
             false => Ok(()),
         });
         comes_back.classify(|failure| *failure).await.unwrap();
-        assert!(began.elapsed() <= WITHOUT_DEADLINE, "{:?}", began.elapsed());
+        assert!(
+            began.elapsed() <= WITHOUT_DEADLINE + TIMER,
+            "{:?}",
+            began.elapsed()
+        );
     }
 
     let (there, policy) = (standard(), with_deadline(180 * SECOND));
@@ -265,14 +275,22 @@ async fn every_retry_loop_keeps_the_limit_without_a_deadline() {
         .destination(&there)
         .run()
         .await;
-    assert!(began.elapsed() <= WITHOUT_RESPONSE, "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() <= WITHOUT_RESPONSE + TIMER,
+        "{:?}",
+        began.elapsed()
+    );
 
     let hedge = HedgeConfig::after(SECOND / 10);
     let hedging = Policy::STANDARD.clone().into_builder().hedge(hedge);
     let hedging = Destination::new(hedging.build().unwrap());
     let began = Instant::now();
     hedging.retry(fails).await.unwrap_err();
-    assert!(began.elapsed() <= WITHOUT_RESPONSE, "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() <= WITHOUT_RESPONSE + TIMER,
+        "{:?}",
+        began.elapsed()
+    );
     // No hedge joins an attempt after the limit.
     let late = Policy::STANDARD.clone().into_builder();
     let late = late.hedge(HedgeConfig::after(11 * SECOND)).build().unwrap();
@@ -289,7 +307,11 @@ async fn every_retry_loop_keeps_the_limit_without_a_deadline() {
         fails().await.map(PollOutcome::Done)
     });
     polled.destination(&there).await.unwrap_err();
-    assert!(began.elapsed() <= WITHOUT_RESPONSE, "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() <= WITHOUT_RESPONSE + TIMER,
+        "{:?}",
+        began.elapsed()
+    );
 
     let (there, clock) = (standard(), VirtualClock::new());
     let blocked = blocking::retry(Policy::STANDARD, || Err::<(), _>("refused"));
