@@ -72,6 +72,7 @@ pub(crate) mod common;
 pub(crate) mod execution;
 mod lease;
 pub(crate) mod limits;
+mod multipart;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod once;
 pub(crate) mod problems;

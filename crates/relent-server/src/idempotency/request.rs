@@ -5,7 +5,7 @@ use std::task::Poll;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
-use http::header::{CONTENT_LENGTH, HOST};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Uri};
 use relent_core::Instant;
@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 use tokio::time::{Instant as Now, timeout_at};
 
 use super::limits::{MAX_WAIT, ReadLimits};
+use super::multipart;
 use super::problems::Rejection;
 use super::settings::Settings;
 use crate::fair_shares::{Principal, Share};
@@ -87,6 +88,11 @@ pub(super) fn fingerprint(parts: &Parts, body: &[u8], headers: &[HeaderName]) ->
     for pair in query {
         add(&mut digest, pair.as_bytes());
     }
+    // Most clients choose another boundary when they repeat a request.
+    let mut types = parts.headers.get_all(CONTENT_TYPE).iter();
+    let content_type = types.next().map(HeaderValue::as_bytes);
+    let content_type = content_type.filter(|_| types.next().is_none());
+    let boundary = content_type.and_then(multipart::boundary);
     for name in headers {
         let values = parts.headers.get_all(name).iter();
         let mut values: Vec<_> = values.map(HeaderValue::as_bytes).collect();
@@ -96,10 +102,23 @@ pub(super) fn fingerprint(parts: &Parts, body: &[u8], headers: &[HeaderName]) ->
         }
         count(&mut digest, values.len());
         for value in values {
-            add(&mut digest, value);
+            match boundary.clone().filter(|_| *name == CONTENT_TYPE) {
+                Some(place) => {
+                    add(&mut digest, &value[..place.start]);
+                    add(&mut digest, &value[place.end..]);
+                }
+                None => add(&mut digest, value),
+            }
         }
     }
-    add(&mut digest, body);
+    match boundary.and_then(|place| Some(&content_type?[place])) {
+        Some(boundary) => {
+            let pieces = multipart::pieces(body, boundary);
+            count(&mut digest, pieces.len());
+            pieces.iter().for_each(|piece| add(&mut digest, piece));
+        }
+        None => add(&mut digest, body),
+    }
     if parts.uri.path() != uri.path() {
         // An outer layer may have rewritten the path, for example by a header.
         add(&mut digest, parts.uri.path().as_bytes());
@@ -243,6 +262,29 @@ mod tests {
         for malformed in [&["yesterday"][..], &[""], &["784111777"], &[date, date]] {
             assert_eq!(check(malformed, sent), Err(Rejection::FirstSentMalformed));
         }
+    }
+
+    #[test]
+    fn a_repeated_form_may_have_another_boundary() {
+        let form = |boundary: &str, value: &str| {
+            let body = format!(
+                "--{boundary}\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n{value}\r\n--{boundary}--\r\n"
+            );
+            let kind = format!("multipart/form-data; boundary={boundary}");
+            print("/", &[("content-type", &kind)], &body)
+        };
+        let usual = form("x1", "1");
+        assert_eq!(form("another", "1"), usual);
+        assert_ne!(form("x1", "2"), usual);
+        // Text that only looks like a form.
+        let text = |boundary: &str| {
+            print(
+                "/",
+                &[("content-type", "text/plain; boundary=x1")],
+                &format!("--{boundary}"),
+            )
+        };
+        assert_ne!(text("x1"), text("x2"));
     }
 
     #[test]
