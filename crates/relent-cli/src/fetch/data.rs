@@ -1,12 +1,14 @@
 //! The request body of `relent fetch`, from the data options in the order in which they were given.
 
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
 use http::HeaderMap;
 use indicatif::HumanBytes;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use relent_reqwest::{Body, IdempotencyKey};
+use relent_reqwest::Body;
+use sha2::{Digest, Sha256};
 use tempfile::{NamedTempFile, TempPath};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
@@ -273,15 +275,30 @@ pub(super) async fn form(
     headers: &mut HeaderMap,
     most: u64,
 ) -> Result<RequestBody, String> {
+    let (all, boundary) = multipart(fields, most).await?;
+    let kind = format!("multipart/form-data; boundary={boundary}");
+    let kind = kind.parse().map_err(|_| "-F: no content type".to_owned())?;
+    headers.entry(http::header::CONTENT_TYPE).or_insert(kind);
+    all.finish().map_err(cannot_keep)
+}
+
+/// Builds the body of a form, with its boundary.
+async fn multipart(fields: &[String], most: u64) -> Result<(BodyBuffer, String), String> {
     use std::fmt::Write as _;
 
-    // Random, so that no content contains it.
-    let boundary = format!("relent-{}", IdempotencyKey::new());
-    let mut all = BodyBuffer::new(most);
+    // The boundary is a digest of the form, so that no content contains it, and that a repeated command sends the same
+    // bytes: a server compares the requests with an Idempotency-Key. Zeros keep its place until the digest is known.
+    let zeros = boundary(0);
+    let mut all = BodyBuffer {
+        digest: Some(Sha256::new()),
+        ..BodyBuffer::new(most)
+    };
+    let mut places = Vec::new();
     for field in fields {
         let field = Field::parse(field)?;
+        places.push(all.len().map_err(cannot_keep)? + DASHES);
         let mut head = format!(
-            "--{boundary}\r\nContent-Disposition: form-data; name=\"{}\"",
+            "--{zeros}\r\nContent-Disposition: form-data; name=\"{}\"",
             escaped(field.name)
         );
         if let Some(name) = field.shown_name() {
@@ -300,12 +317,22 @@ pub(super) async fn form(
         }
         all.add(b"\r\n").map_err(cannot_keep)?;
     }
-    all.add(format!("--{boundary}--\r\n").as_bytes())
+    places.push(all.len().map_err(cannot_keep)? + DASHES);
+    all.add(format!("--{zeros}--\r\n").as_bytes())
         .map_err(cannot_keep)?;
-    let kind = format!("multipart/form-data; boundary={boundary}");
-    let kind = kind.parse().map_err(|_| "-F: no content type".to_owned())?;
-    headers.entry(http::header::CONTENT_TYPE).or_insert(kind);
-    all.finish().map_err(cannot_keep)
+    let boundary = boundary(all.digest());
+    for place in places {
+        all.replace(place, boundary.as_bytes())
+            .map_err(cannot_keep)?;
+    }
+    Ok((all, boundary))
+}
+
+/// The length of the dashes before a boundary.
+const DASHES: u64 = 2;
+
+fn boundary(digest: u128) -> String {
+    format!("relent-{digest:032x}")
 }
 
 /// A field of a form.
@@ -399,6 +426,8 @@ struct BodyBuffer {
     file: Option<NamedTempFile>,
     /// The most bytes that are read of standard input, or of another source that may never end.
     most: u64,
+    /// The digest of all bytes that were added, if it is wanted.
+    digest: Option<Sha256>,
 }
 
 impl BodyBuffer {
@@ -407,12 +436,43 @@ impl BodyBuffer {
             memory: Vec::new(),
             file: None,
             most,
+            digest: None,
         }
+    }
+
+    /// The number of bytes.
+    fn len(&self) -> std::io::Result<u64> {
+        match &self.file {
+            Some(file) => Ok(file.as_file().metadata()?.len()),
+            None => Ok(self.memory.len() as u64),
+        }
+    }
+
+    /// The first 128 bits of the digest of all bytes that were added.
+    fn digest(&mut self) -> u128 {
+        let digest: [u8; 32] = self.digest.take().unwrap_or_default().finalize().into();
+        let mut first = [0; 16];
+        first.copy_from_slice(&digest[..16]);
+        u128::from_be_bytes(first)
+    }
+
+    /// Replaces the bytes at this place.
+    fn replace(&mut self, place: u64, bytes: &[u8]) -> std::io::Result<()> {
+        if let Some(file) = &self.file {
+            return file.as_file().write_all_at(bytes, place);
+        }
+        let place = usize::try_from(place).unwrap_or(usize::MAX);
+        let there = self.memory.iter_mut().skip(place);
+        there.zip(bytes).for_each(|(there, byte)| *there = *byte);
+        Ok(())
     }
 
     fn add(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         use std::io::Write as _;
 
+        if let Some(digest) = &mut self.digest {
+            digest.update(bytes);
+        }
         if self.file.is_none() {
             if (self.memory.len() + bytes.len()) as u64 <= MAX_DATA_MEMORY_BYTES {
                 self.memory.extend_from_slice(bytes);
@@ -572,6 +632,35 @@ mod tests {
         }
         assert!(Field::parse("c=@/x/a\"b").unwrap().shown_name().is_some());
         assert_eq!(escaped("a\"b\r\n"), "a%22b%0D%0A");
+    }
+
+    /// Otherwise a server would reject the repeated request: the same key, and another body.
+    #[tokio::test]
+    async fn a_repeated_form_has_the_same_bytes_and_another_form_another_boundary() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_str().unwrap();
+        // In memory, and in a temporary file.
+        for length in [3, MAX_DATA_MEMORY_BYTES as usize + 1] {
+            std::fs::write(file.path(), vec![b'x'; length]).unwrap();
+            let sent = async |fields: &[String]| {
+                let (body, boundary) = multipart(fields, 0).await.unwrap();
+                let kept = body.file.as_ref();
+                assert_eq!(kept.is_some(), length > 3);
+                let bytes = kept.map_or(body.memory, |file| std::fs::read(file).unwrap());
+                let text = String::from_utf8(bytes).unwrap();
+                let delimiter = format!("--{boundary}");
+                assert_eq!(text.matches(&delimiter).count(), fields.len() + 1);
+                assert!(
+                    text.starts_with(&delimiter) && text.ends_with(&format!("{delimiter}--\r\n"))
+                );
+                (boundary, text)
+            };
+            let fields = ["a=1".to_owned(), format!("b=@{path}")];
+            let first = sent(&fields).await;
+            assert!(first == sent(&fields).await);
+            let other = sent(&["a=2".to_owned(), format!("b=@{path}")]).await;
+            assert_ne!(first.0, other.0);
+        }
     }
 
     #[tokio::test]
