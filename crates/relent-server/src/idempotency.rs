@@ -356,7 +356,8 @@ impl<S: Store> IdempotencyLayer<S> {
 
     /// Waits until no handler of a request with a key runs, for up to [30 s](Limits::drain), and returns the number
     /// of tasks left. Call it at shutdown, after the server has stopped accepting requests. A handler that is cut off
-    /// then has an unknown outcome when its lease expires.
+    /// then has an unknown outcome when its lease expires. The supervisor must wait longer between SIGTERM and SIGKILL:
+    /// by default Docker waits for 10 s, and Kubernetes for 30 s.
     pub async fn drain(&self) -> usize {
         self.common.running.drain(self.settings.limits.drain).await
     }
