@@ -155,6 +155,10 @@ impl RequestBuilder {
     /// default), it is retried and hedged like bytes. Raise the cap for larger forms. A longer form, or one with a
     /// streamed part, is sent as a stream. It is retried only if all of it was kept; otherwise the call ends with
     /// [`StopReason::NotReplayable`](relent::StopReason::NotReplayable).
+    ///
+    /// All attempts of a call send the same bytes. But each `Form` has a random boundary, so another call with the same
+    /// idempotency key has another body. `relent-server` ignores the boundary; a server that compares it rejects that
+    /// call with 422.
     #[cfg(feature = "multipart")]
     pub fn multipart(mut self, form: reqwest::multipart::Form) -> Self {
         self.http = self.http.multipart(form);
