@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
@@ -131,6 +131,16 @@ impl Signals {
 pub(crate) fn ignore_file_size_signal() -> io::Result<()> {
     // The handler stays when the stream is dropped.
     signal(SignalKind::from_raw(Signal::SIGXFSZ as i32)).map(drop)
+}
+
+/// Reaps ended children other than `own`, the command, which is awaited. Relent has adopted them: as process 1 of a
+/// container it is the parent of all orphans, which would stay in the process table until that is full.
+pub(crate) fn reap_adopted(own: Pid) {
+    let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    let ended = || waitid(Id::All, peek).ok().and_then(|status| status.pid());
+    while let Some(adopted) = ended().filter(|ended| *ended != own)
+        && waitpid(adopted, Some(WaitPidFlag::WNOHANG)).is_ok()
+    {}
 }
 
 /// The process group of a command: its leader's process id.

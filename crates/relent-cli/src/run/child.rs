@@ -25,7 +25,7 @@ use super::output_match::OutputMatch;
 use super::stdin::Stdin;
 use super::terminal::Terminal;
 use crate::console::say;
-use crate::signals::{ProcessGroup, Signals, cancels};
+use crate::signals::{ProcessGroup, Signals, cancels, reap_adopted};
 use crate::spool::Spool;
 use crate::stdout;
 use crate::writing::STALLED_READER;
@@ -327,12 +327,17 @@ async fn supervise(
         let status = {
             let mut feed = pin!(feed);
             let mut feeding = true;
+            // Those that ended between two attempts.
+            reap_adopted(group.0);
             loop {
                 tokio::select! {
                     biased;
                     status = child.wait() => break status.map_err(Error::Wait)?,
                     signal = signals.next() => match signal {
-                        Signal::SIGCHLD => limit.postpone(terminal.child_changed()),
+                        Signal::SIGCHLD => {
+                            reap_adopted(group.0);
+                            limit.postpone(terminal.child_changed());
+                        }
                         signal => {
                             group.send(signal);
                             if cancels(signal) {

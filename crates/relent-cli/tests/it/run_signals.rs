@@ -209,6 +209,27 @@ fn no_group_member_is_left_after_any_terminating_signal() {
     }
 }
 
+/// The shell becomes relent, which is then the parent of the shell's child, as process 1 of a container is that of
+/// orphans. One of the children ends before relent starts, one later.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_adopted_process_does_not_stay_in_the_process_table() {
+    let relent = env!("CARGO_BIN_EXE_relent");
+    for adopted in ["true", "sleep 0.3"] {
+        let script = format!(
+            "{adopted} & exec {relent} run --quiet --max-retries 0 --attempt-timeout 10s -- \
+             sh -c 'while [ -e /proc/$0 ]; do sleep 0.01; done' $!"
+        );
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script]).env_remove("RELENT_POLICY");
+        shell
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        assert_eq!(code(&finish(shell.spawn().unwrap())), 0, "{adopted}");
+    }
+}
+
 /// Container images name such a signal as their stop signal.
 #[cfg(target_os = "linux")]
 #[test]
