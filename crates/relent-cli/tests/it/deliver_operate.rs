@@ -9,7 +9,9 @@ use crate::deliver_support::{Receiver, Server, Setup, until};
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 /// A policy with one retry, after an hour.
 fn rarely() -> Value {
-    json!("max_retries = 3\nretry_on = [\"5xx\"]\nbackoff.constant = { delay = \"1h\" }\n")
+    json!(
+        "max_retries = 3\njitter = \"none\"\nretry_on = [\"5xx\"]\nbackoff.constant = { delay = \"1h\" }\n"
+    )
 }
 
 #[test]
