@@ -249,6 +249,10 @@ impl Schedule {
                 &with_jitter
             }
         };
+        if self.session.started() > instant(now) {
+            // The clock was ahead when the delivery began, and was set back. Otherwise the time limits would not end.
+            self.session.begin(instant(now));
+        }
         let before = self.session;
         let mut decide = |session: &mut Session, failure: &Failure| {
             session.on_failure(policy, instant(now), failure, random, None)
@@ -372,6 +376,35 @@ mod tests {
             delays("alipay", 3),
             [240, 600, 600, 3600, 7200, 21_600, 54_000]
         );
+    }
+
+    #[test]
+    fn time_limits_end_a_schedule_that_began_while_the_clock_was_ahead() {
+        let hours = 3600;
+        for limit in ["max_elapsed", "deadline"] {
+            let text = format!(
+                "max_retries = \"unlimited\"\n{limit} = \"2h\"\nbackoff.constant = {{ delay = \"1h\" }}"
+            );
+            let policy = super::policy(&text).unwrap();
+            let fails = |schedule: &mut Schedule, now| {
+                schedule.failed(&policy, at(now), &refused(), "", &mut FixedRandom::at(0.5))
+            };
+            let ahead = 50 * 365 * 24 * hours;
+            let mut schedule = Schedule::at_attempt(&[], 1, at(ahead));
+            assert!(matches!(
+                fails(&mut schedule, ahead),
+                AfterAttempt::Again(_)
+            ));
+            // The clock is set back. The time before it is not known.
+            let ends = (0..4).find(|hour| {
+                schedule = Schedule::at_attempt(&schedule.save(), 2 + hour, at(0));
+                matches!(
+                    fails(&mut schedule, u64::from(*hour) * hours),
+                    AfterAttempt::Dead(_)
+                )
+            });
+            assert!(matches!(ends, Some(1 | 2)), "{limit}: {ends:?}");
+        }
     }
 
     #[test]
