@@ -117,7 +117,8 @@ impl Health {
     /// Records a failed attempt with this error.
     pub fn failed(&mut self, now: SystemTime, error: &str) {
         let now = seconds(now);
-        self.failing_since.get_or_insert(now);
+        // A later time was written before the clock was set back.
+        self.failing_since = Some(self.failing_since.unwrap_or(now).min(now));
         self.advance_to_hour(now / 3600);
         let last = &mut self.hours[23];
         *last = last.saturating_add(1);
@@ -161,8 +162,12 @@ impl Health {
         &self.last_error
     }
 
-    /// Moves the 24-hour window to end with this hour. A clock that goes back changes nothing.
+    /// Moves the 24-hour window to end with this hour. If the clock was set back, the window keeps its failures, and
+    /// advances from this hour. An hour back may also be a failure that another worker records late.
     fn advance_to_hour(&mut self, hour: u64) {
+        if hour.saturating_add(1) < self.hour {
+            self.hour = hour;
+        }
         let passed = usize::try_from(hour.saturating_sub(self.hour)).unwrap_or(usize::MAX);
         if passed == 0 {
             return;
@@ -217,6 +222,18 @@ mod tests {
             failing((0..=6).map(|day| day * DAY)).disables(&after, at(6 * DAY)),
             None
         );
+    }
+
+    #[test]
+    fn a_clock_that_was_ahead_does_not_keep_an_endpoint_enabled() {
+        let mut health = failing([50 * 365 * DAY].into_iter());
+        for hour in 0..=5 * 24 {
+            health.failed(at(hour * 3600), "status 500");
+        }
+        assert_eq!(health.failing_since(), Some(at(0)));
+        let disables = |time| health.disables(&DisableAfter::DEFAULT, at(time));
+        assert!(disables(5 * DAY).is_some());
+        assert_eq!(disables(7 * DAY), None, "no failure of the last 24 hours");
     }
 
     #[test]
