@@ -44,6 +44,8 @@ pub struct SystemResolver;
 static LOOK_UPS: LookUps = LookUps::new();
 /// A resolution that takes this time is slow.
 const SLOW_RESOLUTION: Duration = Duration::from_secs(1);
+/// The longest time limit of a connection, which prevents an overflow of the clock: a year.
+const MAX_CONNECT_TIME: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The number of slow names to remember. Beyond it all are forgotten.
 const MAX_SLOW_NAMES: usize = 10_000;
 
@@ -241,7 +243,7 @@ impl Service<Uri> for GuardedConnector {
 
 impl GuardedConnector {
     pub(crate) async fn connect(&self, uri: &Uri) -> Result<TcpStream, NoConnection> {
-        let until = Instant::now() + self.timeout;
+        let until = Instant::now() + self.timeout.min(MAX_CONNECT_TIME);
         let no_host = || NoConnection::of(Network::BadRequest, "the URL names no host".to_owned());
         let host = uri.host().ok_or_else(no_host)?;
         let default = if uri.scheme_str() == Some("https") {
@@ -368,6 +370,19 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_connection_may_have_no_time_limit() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let connector = GuardedConnector {
+            guard: Arc::new(AddressGuard::new().allow("127.0.0.1".parse().unwrap())),
+            resolver: Arc::new(SystemResolver),
+            timeout: Duration::MAX,
+            resolved: Arc::default(),
+        };
+        let uri = format!("http://{}/", listener.local_addr().unwrap());
+        connector.connect(&uri.parse().unwrap()).await.unwrap();
+    }
 
     #[tokio::test]
     async fn hanging_resolutions_leave_blocking_threads_to_others() {

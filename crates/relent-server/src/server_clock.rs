@@ -1,7 +1,15 @@
 //! An estimate of a database server's clock.
 
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// The longest wait for a server, which prevents an overflow of the clock.
+const MAX_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Returns the end of a wait that begins now. A wait without limit, such as [`Duration::MAX`], ends in a year.
+pub(crate) fn end_of_wait(wait: Duration) -> Instant {
+    Instant::now() + wait.min(MAX_WAIT)
+}
 
 /// Estimates the time of a server at an instant of this process. The estimate is never ahead of the server, unless
 /// the server's clock was set back since the last reply. It lags by the transit time of the reply.
@@ -45,8 +53,6 @@ impl ServerClock {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

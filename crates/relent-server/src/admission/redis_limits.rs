@@ -25,7 +25,7 @@ use super::quota_decision::{
     RemainingQuota, by_quota,
 };
 use crate::observe;
-use crate::server_clock::ServerClock;
+use crate::server_clock::{ServerClock, end_of_wait};
 use crate::store::StoreFailureKind;
 use crate::store::failure::{Explained, explain};
 
@@ -288,7 +288,7 @@ impl Limits {
         arrival: &Arrival,
         applied: &[AppliedQuota],
     ) -> Result<Option<Decision>, RedisError> {
-        let (clock, until) = (&self.fleet.clock, Wall::now() + self.fleet.max_wait);
+        let (clock, until) = (&self.fleet.clock, end_of_wait(self.fleet.max_wait));
         loop {
             let (caller, cost) = (arrival.caller, i64::from(arrival.cost));
             let mut reply = self.call(caller, cost, applied, clock.at(until)).await?;

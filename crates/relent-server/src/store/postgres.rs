@@ -9,7 +9,7 @@ mod unknown;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use relent_core::idempotency::{ClaimConfig, Fingerprint, Lease};
 use tokio::time::timeout;
@@ -19,7 +19,7 @@ use self::statements::{CLOCK, Sql};
 pub(crate) use self::statements::{Found, Mode, NONE_WRITTEN};
 use super::{Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError};
 use crate::postgres::{Checkout, Connections, IsolationLevel, Pool, SqlSession};
-use crate::server_clock::ServerClock;
+use crate::server_clock::{ServerClock, end_of_wait};
 
 /// A store in a PostgreSQL database: durable, for services of many processes.
 ///
@@ -174,7 +174,7 @@ impl<C: Connections> Store for Postgres<C> {
         let session = &mut **checkout.connect(&self.pool).await?;
         let sql = &self.sql;
         let claim = async {
-            let mode = Mode::Until(&self.clock, Instant::now() + self.max_wait);
+            let mode = Mode::Until(&self.clock, end_of_wait(self.max_wait));
             let claim = sql.claim(session, mode, key, owner, fingerprint, config);
             Ok::<_, PostgresError>(claim.await?.claimed)
         };

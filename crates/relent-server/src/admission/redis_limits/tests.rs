@@ -384,6 +384,23 @@ async fn a_late_redis_call_takes_no_quota() {
     }
 }
 
+#[tokio::test]
+async fn a_request_may_wait_for_redis_without_limit() {
+    let Some(server) = servers::redis(&["--appendonly", "no"]) else {
+        return;
+    };
+    let client = Client::open(server.url()).unwrap();
+    let quota = Quota::new("a", LimiterConfig::new(1, Duration::from_secs(1))).unwrap();
+    let fleet = RedisLimits::closed(client).max_wait(Duration::MAX);
+    let limits = Limits::new(Arc::new(fleet), &[quota]);
+    let applied = [AppliedQuota {
+        quota: 0,
+        key: None,
+    }];
+    let decided = limits.ask(&Arrival::FIRST, &applied).await.unwrap();
+    assert!(decided.unwrap().verdict.is_ok());
+}
+
 /// Otherwise limits in a Redis whose connections take longer than a request waits would never apply.
 #[tokio::test]
 async fn a_connection_to_redis_is_completed_without_the_request_that_began_it() {

@@ -67,3 +67,16 @@ async fn postgres_finds_unknown_outcomes_by_index_in_order() {
     let index = "Index Scan using relent_idempotency_1_unknown";
     assert!(plan.contains(index) && !plan.contains("Sort"), "{plan}");
 }
+
+#[tokio::test]
+async fn a_postgres_store_may_wait_without_limit() {
+    let Some(server) = servers::postgres(&["fsync=off"]) else {
+        return;
+    };
+    let pool = crate::postgres::pool(&server.config(), 1).unwrap();
+    let postgres = Postgres::new(pool).max_wait(Duration::MAX);
+    postgres.create_tables().await.unwrap();
+    let (key, print) = (Key([1; 32]), Fingerprint([0; 32]));
+    let claimed = postgres.claim(&key, 1, print, &ClaimConfig::DEFAULT).await;
+    assert!(matches!(claimed, Ok(Claimed::Run { .. })), "{claimed:?}");
+}
