@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use relent_core::Policy;
 
+/// The time for a server to reject a request whose deadline has passed.
+const TIME_TO_REJECT: Duration = Duration::from_secs(1);
+
 /// The policy with this deadline; `None` if it already has a nearer one. If the deadline is no longer than the
-/// minimum attempt time, one attempt gets all of it. If it is zero, one attempt is made, and the server
+/// minimum attempt time, one attempt gets all of it. If it is zero, one attempt of at most 1 s is made, and the server
 /// rejects it.
 pub(crate) fn within(policy: &Policy, deadline: Duration) -> Option<Arc<Policy>> {
     if policy.deadline().is_some_and(|nearer| nearer <= deadline) {
@@ -16,7 +19,14 @@ pub(crate) fn within(policy: &Policy, deadline: Duration) -> Option<Arc<Policy>>
     let room = policy.min_attempt_time().min(most);
     let builder = policy.clone().into_builder().deadline(deadline);
     let sooner = builder.min_attempt_time(room).build();
-    Some(Arc::new(
-        sooner.unwrap_or_else(|_| policy.clone().without_retries()),
-    ))
+    Some(Arc::new(sooner.unwrap_or_else(|_| rejected(policy))))
+}
+
+/// The policy for a request whose deadline has passed.
+fn rejected(policy: &Policy) -> Policy {
+    let policy = policy.clone().without_retries();
+    let limit = policy.attempt_timeout().unwrap_or(Duration::MAX);
+    let builder = policy.clone().into_builder();
+    let limited = builder.attempt_timeout(limit.min(TIME_TO_REJECT)).build();
+    limited.unwrap_or(policy)
 }

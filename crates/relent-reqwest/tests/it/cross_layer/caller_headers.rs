@@ -89,6 +89,17 @@ async fn with_no_time_left_one_attempt_sends_a_zero_deadline() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn with_no_time_left_an_attempt_without_response_ends() {
+    let layer = RetryLayer::new(quick().build().unwrap()).cross_layer();
+    let mut request = get("/hang");
+    let zero = "0".parse().unwrap();
+    request.headers_mut().insert("relent-deadline-ms", zero);
+    let sent = layer.layer(local(Seen::default())).oneshot(request);
+    let ended = tokio::time::timeout(Duration::from_secs(2), sent).await;
+    assert!(ended.unwrap().is_err());
+}
+
 #[tokio::test]
 async fn a_deadline_header_beyond_the_policys_is_lowered() {
     let server = failing();
