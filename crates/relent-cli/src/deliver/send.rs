@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::io::Read;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -363,7 +363,10 @@ async fn send_directly(
     let id = args.id.clone().unwrap_or_default();
     let not_acknowledged = |why: &str| format!("{id} is not acknowledged{why}");
     let mut random = SessionRandom::new();
-    let mut schedule = Schedule::at_attempt(&[], 0, SystemTime::now());
+    // Time limits count by a monotonic clock, since the machine's clock may be set.
+    let began = Instant::now();
+    let elapsed = || UNIX_EPOCH + began.elapsed();
+    let mut schedule = Schedule::at_attempt(&[], 0, elapsed());
     // The schedule decides about each attempt, as in a server: the loop waits for as long as it says.
     let by_schedule = Policy::builder(Backoff::None)
         .unlimited_retries()
@@ -372,7 +375,7 @@ async fn send_directly(
         .build()
         .map_err(|error| ExitError::failed(error.to_string()))?;
     let sending = retry_mut(&by_schedule, async |Attempt { number, .. }| {
-        let now = SystemTime::now();
+        let now = elapsed();
         schedule = Schedule::at_attempt(&schedule.save(), number, now);
         progress.replace(Progress::Attempt {
             id: id.clone(),
@@ -389,7 +392,7 @@ async fn send_directly(
                 policy,
                 acknowledgement: args.acknowledgement.unwrap_or_default(),
                 limit: Some(schedule.attempt_limit(policy, direct.attempt_timeout, now)),
-                now,
+                now: SystemTime::now(),
             })
             .await;
         let Err(refused) = &sent.outcome else {
@@ -404,8 +407,7 @@ async fn send_directly(
             let why = format!(", and the receiver wants no more messages: {error}");
             return Err(RetryableError::Permanent(not_acknowledged(&why)));
         }
-        let now = SystemTime::now();
-        let next = schedule.failed(policy, now, &refused.failure, &error, &mut random);
+        let next = schedule.failed(policy, elapsed(), &refused.failure, &error, &mut random);
         Err(match next {
             AfterAttempt::Again(wait) => {
                 let line = format!("{error}; the next attempt in {}", human(wait));
