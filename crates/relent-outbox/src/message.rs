@@ -19,7 +19,8 @@ pub use crate::invalid_message::{InvalidMessage, MAX_NAME, MAX_PAYLOAD};
 pub struct MessageId(String);
 
 impl MessageId {
-    /// Creates an identifier that sorts after those created before.
+    /// Creates an identifier that sorts after those that this process created before. Those of several processes sort by
+    /// their clocks.
     #[must_use]
     pub fn new() -> Self {
         let mut hex = [0; 32];
