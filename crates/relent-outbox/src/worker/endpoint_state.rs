@@ -209,7 +209,8 @@ impl EndpointState {
     }
 
     /// The request of a claim that uses all tickets, or that refreshes the registration; `None` if there are none.
-    pub(super) fn begin_claim(&mut self, now: Instant) -> Option<ClaimRequest> {
+    /// `is_isolated`: it is for the message that needs isolation, which is not fresh.
+    pub(super) fn begin_claim(&mut self, now: Instant, is_isolated: bool) -> Option<ClaimRequest> {
         let registration = &self.registration;
         let refreshes = registration.is_refreshing && !self.is_retiring;
         if self.work.tickets.is_empty() && !refreshes {
@@ -219,6 +220,7 @@ impl EndpointState {
         let most = self.work.claiming.len();
         let first = match most {
             0 => ClaimOrder::Due,
+            _ if is_isolated => ClaimOrder::Due,
             _ => self.demand.next_order(now, self.admission.is_down()),
         };
         Some(ClaimRequest {

@@ -107,8 +107,8 @@ impl<S: Store> EventLoop<S> {
         if self.claims.is_empty() || self.calls.is_busy(StoreCall::Claim) {
             return;
         }
-        let endpoints = &mut self.endpoints;
-        let request = |id| endpoints.get_mut(&id)?.begin_claim(now);
+        let (endpoints, is_isolated) = (&mut self.endpoints, self.isolation.is_active());
+        let request = |id| endpoints.get_mut(&id)?.begin_claim(now, is_isolated);
         let wanted = self.claims.begin(now, request);
         if wanted.is_empty() {
             return;

@@ -104,6 +104,33 @@ async fn a_message_that_kills_its_worker_takes_no_other_message_with_it() {
     assert!(hits.values().all(|hits| *hits <= 3), "{hits:?}");
 }
 
+/// Otherwise the worker would become quiet for it again and again.
+#[tokio::test(start_paused = true)]
+async fn fresh_messages_of_the_endpoint_do_not_take_the_turn_of_an_isolated_one() {
+    let two = TEN.replace("max_retries = 9", "max_retries = 1");
+    let store = Memory::new([endpoint(0).policy(&two).concurrency(NonZeroU32::MIN)]);
+    let suspect = store.add(1, "x");
+    let receivers = Receivers::new(|_| (5 * SECOND, None));
+    let mut often = config("lost");
+    often.poll = Duration::from_millis(20);
+    let running = start(&store, &receivers, often.clone());
+    until(|| receivers.hits() == 1).await;
+    running.worker.abort();
+    often.name = "one".to_owned();
+    let running = start(&store, &receivers, often);
+    until(|| store.row(suspect, |row| !row.records.is_empty())).await;
+    // It is due again while another attempt runs, and before a hundred fresh messages.
+    store.add(1, "x");
+    sleep(2 * SECOND).await;
+    assert_eq!(receivers.hits(), 2);
+    for _ in 0..100 {
+        store.add(1, "x");
+    }
+    until(|| store.row(suspect, |row| row.ended == Some(Ok(())))).await;
+    assert!(receivers.hits() < 10, "{}", receivers.hits());
+    let _ = running.stop().await;
+}
+
 /// While the store is unavailable nothing waits because of isolated messages, so they take no turns for that time.
 #[tokio::test(start_paused = true)]
 async fn isolated_messages_wait_no_longer_because_of_a_store_outage() {

@@ -117,6 +117,7 @@ pub(super) struct Row {
     payload: Bytes,
     pub(super) attempt: u32,
     session: Vec<u8>,
+    due: Instant,
     began: Instant,
     pub(super) started: SystemTime,
     fence: i64,
@@ -203,6 +204,7 @@ impl Memory {
                 payload: payload.into(),
                 attempt: 0,
                 session: Vec::new(),
+                due: now + delay,
                 began: now,
                 started: SystemTime::UNIX_EPOCH,
                 fence: 0,
@@ -715,10 +717,11 @@ impl Store for Memory {
                     AfterAttempt::Delivered => row.ended = Some(Ok(())),
                     AfterAttempt::Dead(reason) => row.ended = Some(Err(reason)),
                     AfterAttempt::Again(after) | AfterAttempt::Held(after, _) => {
-                        endpoint.due.insert((now + after, settled.row));
+                        row.due = now + after;
+                        endpoint.due.insert((row.due, settled.row));
                     }
                     AfterAttempt::Unsent => {
-                        endpoint.due.insert((now, settled.row));
+                        endpoint.due.insert((row.due, settled.row));
                     }
                 }
                 if endpoint.revision == settled.revision {
