@@ -994,6 +994,40 @@ mod postgres {
         );
     }
 
+    /// The claim is committed before its messages are read.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn on_postgres_an_unreadable_message_that_has_changed_since_its_claim_stays_so() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let store = shop(&server, "since").await;
+        let events = ["delivered", "lost", "here"].map(message);
+        store.enqueue(events.to_vec()).await.unwrap();
+        let client = store.pool().get().await.unwrap();
+        // At the end of the claim, as others would do after it.
+        let spoil = "UPDATE relent_message_1 SET id = 'no identifier ' || event;
+            CREATE FUNCTION changes() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                UPDATE relent_delivery_1 SET state = 2 WHERE row = 1 AND state = 1;
+                UPDATE relent_delivery_1 SET fence = fence + 1 WHERE row = 2 AND fence = NEW.fence;
+                RETURN NULL;
+            END $$;
+            CREATE CONSTRAINT TRIGGER changes AFTER UPDATE ON relent_delivery_1 DEFERRABLE INITIALLY DEFERRED
+                FOR EACH ROW WHEN (OLD.state = 0 AND NEW.state = 1) EXECUTE FUNCTION changes()";
+        client.batch_execute(spoil).await.unwrap();
+        let owned = take(&store).await;
+        let wanted = ClaimRequest::of(&owned, 10);
+        let claimed = store.claim("worker", vec![wanted]).await.unwrap().messages;
+        assert_eq!(claimed, []);
+        let messages = store.messages(Filter::default(), 10).await.unwrap();
+        let states: Vec<_> = messages.iter().rev().map(|one| one.state).collect();
+        let expected = [
+            MessageState::Delivered,
+            MessageState::Running,
+            MessageState::Dead,
+        ];
+        assert_eq!(states, expected);
+    }
+
     /// Messages enqueued by another store, in another process.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_listening_store_gets_hints_of_other_processes() {

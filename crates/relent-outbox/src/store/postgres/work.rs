@@ -326,7 +326,7 @@ pub(super) async fn claim(
         .prepare_cached(&claim_statement(with_fresh))
         .await?;
 
-    let (mut claims, mut unreadable) = (Claims::default(), Vec::new());
+    let (mut claims, mut unreadable) = (Claims::default(), Vec::<Unreadable>::new());
     let mut changed = BTreeSet::new();
     let until = Instant::now() + EXAMINATION_TIME;
     // A failed message must not replace a fresh one that was put behind.
@@ -367,9 +367,12 @@ pub(super) async fn claim(
             let revision = place.ok().and_then(|place| revisions.get(place));
             match read_claimed(row, revision.copied().unwrap_or_default()) {
                 Ok(one) => claims.messages.push(one),
-                Err(error) => {
-                    unreadable.push((number, unreadable_message(&error.to_string())));
-                }
+                Err(error) => unreadable.push(Unreadable {
+                    row: number,
+                    endpoint: row.try_get(4)?,
+                    fence: row.try_get(5)?,
+                    why: unreadable_message(&error.to_string()),
+                }),
             }
         }
         // Messages that were put behind have taken places of others.
@@ -456,22 +459,41 @@ pub(super) async fn confirm(
     Ok(confirmed)
 }
 
-/// Marks unreadable messages as dead, so that they neither block others nor are claimed again and again.
-async fn mark_dead(transaction: &Transaction<'_>, unreadable: Vec<(i64, String)>) -> Result<()> {
+/// A claimed message that cannot be read.
+struct Unreadable {
+    row: i64,
+    endpoint: i64,
+    fence: i64,
+    why: String,
+}
+
+/// Marks unreadable messages as dead, so that they neither block others nor are claimed again and again. The claim is
+/// committed, so another worker or an operator may have changed them since.
+async fn mark_dead(transaction: &Transaction<'_>, unreadable: Vec<Unreadable>) -> Result<()> {
     if unreadable.is_empty() {
         return Ok(());
     }
+    lock(
+        transaction,
+        &unreadable.iter().map(|one| one.endpoint).collect(),
+    )
+    .await?;
     let mark_dead = transaction
         .prepare_cached(&format!(
             "WITH {TIME}
              UPDATE relent_delivery_1 AS d SET state = 3, ended = now, reason = i.reason
-             FROM time, unnest($1::bigint[], $2::text[]) AS i (row, reason)
-             WHERE d.row = i.row RETURNING endpoint, order_key"
+             FROM time, unnest($1::bigint[], $2::bigint[], $3::text[]) AS i (row, fence, reason)
+             WHERE d.row = i.row AND d.state = 1 AND d.fence = i.fence RETURNING endpoint, order_key"
         ))
         .await?;
-    let (rows, reasons): (Vec<_>, Vec<_>) = unreadable.into_iter().unzip();
+    let rows: Vec<_> = unreadable.iter().map(|one| one.row).collect();
+    let fences: Vec<_> = unreadable.iter().map(|one| one.fence).collect();
+    let reasons: Vec<_> = unreadable.iter().map(|one| &one.why[..]).collect();
+    let dead = transaction
+        .query(&mark_dead, &[&rows, &fences, &reasons])
+        .await?;
     let mut orders = BTreeSet::new();
-    for row in transaction.query(&mark_dead, &[&rows, &reasons]).await? {
+    for row in dead {
         if let Some(order) = row.try_get(1)? {
             orders.insert((row.try_get(0)?, order));
         }
