@@ -971,6 +971,17 @@ const FAILING: &str = "length(e.health) > 8 AND substr(e.health, 2, 8) <> NONE";
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 const MAX_TRANSACTION_ROWS: usize = 500;
 
+/// The number of messages to delete that are searched for at a time: a search may cost as much as the endpoint has.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+const MAX_DELETION_ROWS: usize = 20 * MAX_TRANSACTION_ROWS;
+
+/// Splits these rows of an endpoint into full batches. An empty one, for the rest, if they are no full batch.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+fn batches(rows: &[i64]) -> impl Iterator<Item = &[i64]> {
+    let rest = (rows.len() < MAX_TRANSACTION_ROWS).then_some(&[][..]);
+    rows.chunks_exact(MAX_TRANSACTION_ROWS).chain(rest)
+}
+
 /// Prepares a text for storage: see [`AttemptRecord`].
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 fn text(text: &str) -> String {

@@ -769,6 +769,44 @@ mod postgres {
         assert!(source.is::<sqlx::Error>(), "{source:?}");
     }
 
+    #[tokio::test(flavor = "multi_thread")]
+    async fn on_postgres_no_message_waits_for_a_deleted_one_after_an_interrupted_deletion() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let store = shop(&server, "interrupted").await;
+        let ordered = ["first", "second"].map(|event| message(event).in_order("key"));
+        store.enqueue(ordered.to_vec()).await.unwrap();
+        let owned = take(&store).await;
+        let claim = async || {
+            let wanted = ClaimRequest::of(&owned, 10);
+            store.claim("worker", vec![wanted]).await.unwrap().messages
+        };
+        let first = claim().await;
+        let delivered = settled(&first[0], AfterAttempt::Delivered);
+        assert_eq!(store.settle(vec![delivered]).await.unwrap(), [true]);
+        assert_eq!(claim().await.len(), 1);
+        // It waits for the second, which runs.
+        assert_eq!(store.resend(Filter::default()).await.unwrap(), 1);
+        assert_eq!(claim().await, []);
+        // With the second, one batch.
+        let more = (1..500).map(|event| message(&event.to_string()));
+        store.enqueue(more.collect()).await.unwrap();
+        let client = store.pool().get().await.unwrap();
+        let fails = "CREATE SEQUENCE deletes;
+            CREATE FUNCTION fails() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                IF nextval('deletes') > 1 THEN RAISE EXCEPTION 'for a test'; END IF;
+                RETURN NULL;
+            END $$;
+            CREATE TRIGGER fails AFTER DELETE ON relent_message_1 EXECUTE FUNCTION fails()";
+        client.batch_execute(fails).await.unwrap();
+        let failed = store.delete_endpoint("", "shop", true).await.unwrap_err();
+        let error = format!("{failed:?}");
+        assert!(error.contains("for a test"), "{error}");
+        let again = claim().await;
+        assert_eq!((again.len(), &again[0].id), (1, &first[0].id));
+    }
+
     /// A message that is being inserted keeps its endpoint, or is refused: it is never lost in between.
     #[tokio::test(flavor = "multi_thread")]
     async fn an_endpoint_is_not_deleted_while_a_message_is_inserted() {

@@ -9,11 +9,14 @@ use super::operate::{Change, change_rows, delete_some, purge};
 use super::transaction::Transaction;
 use super::values::{number, span};
 use super::{Postgres, read};
-use crate::store::{Deletion, Filter, MAX_TRANSACTION_ROWS, end_of_grants};
+use crate::store::{
+    Deletion, Filter, MAX_DELETION_ROWS, MAX_TRANSACTION_ROWS, batches, end_of_grants,
+};
 
 type Result<T> = std::result::Result<T, PostgresError>;
 
 impl Postgres {
+    /// Deletes the last messages first, so that none is sent whose predecessor is deleted.
     pub(super) async fn delete_all(
         &self,
         tenant: &str,
@@ -22,20 +25,24 @@ impl Postgres {
     ) -> Result<Deletion> {
         let (mut deleted, mut ran) = (0, false);
         loop {
-            let some: Result<_> = transact!(
-                self,
-                transaction => delete_some(transaction, tenant, name, discard)
-            );
-            match some? {
-                (Deletion::Deleted { messages }, is_end, runs) => {
-                    deleted += messages;
-                    ran |= runs;
-                    if is_end {
-                        end_of_grants(ran).await;
-                        return Ok(Deletion::Deleted { messages: deleted });
+            let rows: Result<Vec<i64>> =
+                read!(self, client => read::last_rows(client, tenant, name, MAX_DELETION_ROWS));
+            for rows in batches(&rows?) {
+                let some: Result<_> = transact!(
+                    self,
+                    transaction => delete_some(transaction, tenant, name, discard, rows)
+                );
+                match some? {
+                    (Deletion::Deleted { messages }, is_end, runs) => {
+                        deleted += messages;
+                        ran |= runs;
+                        if is_end {
+                            end_of_grants(ran).await;
+                            return Ok(Deletion::Deleted { messages: deleted });
+                        }
                     }
+                    (other, ..) => return Ok(other),
                 }
-                (other, ..) => return Ok(other),
             }
         }
     }

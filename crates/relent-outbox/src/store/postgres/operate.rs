@@ -161,13 +161,14 @@ pub(super) async fn replace_endpoint(
     }
 }
 
-/// Deletes a batch of messages of an endpoint, and the endpoint if none is left. Returns the count, whether that was
-/// the end, and whether the endpoint [`runs`].
+/// Deletes these messages of an endpoint. Without any, deletes the endpoint and the rest of its messages, unless that is
+/// more than a batch. Returns the number of messages, whether that was the end, and whether the endpoint [`runs`].
 pub(super) async fn delete_some(
     transaction: &Transaction<'_>,
     tenant: &str,
     name: &str,
     discard: bool,
+    rows: &[i64],
 ) -> Result<(Deletion, bool, bool)> {
     // This lock and those of producers exclude each other.
     let find = transaction
@@ -195,22 +196,32 @@ pub(super) async fn delete_some(
         }
     }
     let runs = runs(transaction, id).await?;
-    // Deliveries first, because a purge locks them before it deletes. The last ones first, so that after an
-    // interruption no message waits for a deleted one.
-    let some = transaction
+    let is_rest = rows.is_empty();
+    let rows = match is_rest {
+        true => rest(transaction, id).await?,
+        false => rows.to_vec(),
+    };
+    let is_end = is_rest && rows.len() < MAX_TRANSACTION_ROWS;
+    // Deliveries first, because a purge locks them before it deletes.
+    let orders_of = transaction
         .prepare_cached(
-            "WITH old AS MATERIALIZED (
-             SELECT d.row FROM relent_message_1 AS m JOIN relent_delivery_1 AS d ON d.row = m.row
-             WHERE m.endpoint = $1 ORDER BY m.row DESC LIMIT $2::bigint FOR UPDATE OF d),
-         deliveries AS (DELETE FROM relent_delivery_1 WHERE row IN (SELECT row FROM old)),
-         attempts AS (DELETE FROM relent_attempt_1 WHERE row IN (SELECT row FROM old))
-         DELETE FROM relent_message_1 WHERE row IN (SELECT row FROM old)",
+            "SELECT order_key FROM relent_delivery_1 WHERE row = ANY($2::bigint[]) AND endpoint = $1 FOR UPDATE",
         )
         .await?;
-    let messages = transaction
-        .execute(&some, &[&id, &number(MAX_TRANSACTION_ROWS)])
+    let mut orders = BTreeSet::new();
+    for row in transaction.query(&orders_of, &[&id, &rows]).await? {
+        if let Some(order) = row.try_get(0)? {
+            orders.insert((id, order));
+        }
+    }
+    let delete = transaction
+        .prepare_cached(
+            "WITH deliveries AS (DELETE FROM relent_delivery_1 WHERE row = ANY($2::bigint[]) AND endpoint = $1),
+             attempts AS (DELETE FROM relent_attempt_1 WHERE row = ANY($2::bigint[]))
+             DELETE FROM relent_message_1 WHERE row = ANY($2::bigint[]) AND endpoint = $1",
+        )
         .await?;
-    let is_end = messages < MAX_TRANSACTION_ROWS as u64;
+    let messages = transaction.execute(&delete, &[&id, &rows]).await?;
     if is_end {
         for delete in [
             "DELETE FROM relent_subscription_1 WHERE endpoint = $1",
@@ -219,8 +230,21 @@ pub(super) async fn delete_some(
             let delete = transaction.prepare_cached(delete).await?;
             transaction.execute(&delete, &[&id]).await?;
         }
+    } else {
+        // A resent message may have waited for a deleted one that was enqueued later.
+        advance(transaction, orders).await?;
     }
     Ok((Deletion::Deleted { messages }, is_end, runs))
+}
+
+/// Messages of a locked endpoint, at most a batch. In any order, so that no plan reads those of other endpoints.
+async fn rest(transaction: &Transaction<'_>, endpoint: i64) -> Result<Vec<i64>> {
+    let rest = transaction
+        .prepare_cached("SELECT row FROM relent_message_1 WHERE endpoint = $1 LIMIT $2::bigint")
+        .await?;
+    let most = number(MAX_TRANSACTION_ROWS);
+    let rows = transaction.query(&rest, &[&endpoint, &most]).await?;
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
 /// Enables or disables an endpoint. Returns whether it [`runs`]; `None` if there is none.

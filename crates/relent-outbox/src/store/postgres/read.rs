@@ -302,6 +302,26 @@ pub(super) async fn rows(
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
+/// The rows of messages of an endpoint, the latest first.
+pub(super) async fn last_rows(
+    client: &Client,
+    tenant: &str,
+    name: &str,
+    most: usize,
+) -> Result<Vec<i64>> {
+    let select = client
+        .prepare_cached(
+            "SELECT row FROM relent_message_1
+             WHERE endpoint = (SELECT id FROM relent_endpoint_1 WHERE tenant = $1 AND name = $2)
+             ORDER BY row DESC LIMIT $3::bigint",
+        )
+        .await?;
+    let rows = client
+        .query(&select, &[&tenant, &name, &number(most)])
+        .await?;
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
 pub(super) async fn attempts(client: &Client, id: &MessageId) -> Result<Vec<AttemptRecord>> {
     let select = client
         .prepare_cached(

@@ -5,9 +5,12 @@ use rusqlite::Connection;
 use super::error::SqliteError;
 use super::operate::{Change, change_rows, delete_some};
 use super::{Sqlite, read};
-use crate::store::{Deletion, Filter, MAX_TRANSACTION_ROWS, end_of_grants};
+use crate::store::{
+    Deletion, Filter, MAX_DELETION_ROWS, MAX_TRANSACTION_ROWS, batches, end_of_grants,
+};
 
 impl Sqlite {
+    /// Deletes the last messages first, so that none is sent whose predecessor is deleted.
     pub(super) async fn delete_all(
         &self,
         tenant: &str,
@@ -16,19 +19,28 @@ impl Sqlite {
     ) -> Result<Deletion, SqliteError> {
         let (mut deleted, mut ran) = (0, false);
         loop {
-            let (tenant, name) = (tenant.to_owned(), name.to_owned());
-            let some =
-                self.write(move |connection, _| delete_some(connection, &tenant, &name, discard));
-            match some.await? {
-                (Deletion::Deleted { messages }, is_end, runs) => {
-                    deleted += messages;
-                    ran |= runs;
-                    if is_end {
-                        end_of_grants(ran).await;
-                        return Ok(Deletion::Deleted { messages: deleted });
+            let names = (tenant.to_owned(), name.to_owned());
+            let rows = self
+                .read(move |connection, _| {
+                    read::last_rows(connection, &names.0, &names.1, MAX_DELETION_ROWS)
+                })
+                .await?;
+            for rows in batches(&rows) {
+                let (tenant, name, rows) = (tenant.to_owned(), name.to_owned(), rows.to_vec());
+                let some = self.write(move |connection, _| {
+                    delete_some(connection, &tenant, &name, discard, &rows)
+                });
+                match some.await? {
+                    (Deletion::Deleted { messages }, is_end, runs) => {
+                        deleted += messages;
+                        ran |= runs;
+                        if is_end {
+                            end_of_grants(ran).await;
+                            return Ok(Deletion::Deleted { messages: deleted });
+                        }
                     }
+                    (other, ..) => return Ok(other),
                 }
-                (other, ..) => return Ok(other),
             }
         }
     }

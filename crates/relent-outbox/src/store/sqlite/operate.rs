@@ -92,13 +92,14 @@ pub(super) fn replace_endpoint(
     }
 }
 
-/// Deletes a batch of messages of an endpoint, and the endpoint if none is left. Returns the count, whether that was
-/// the end, and whether the endpoint [`runs`].
+/// Deletes these messages of an endpoint. Without any, deletes the endpoint and the rest of its messages, unless that is
+/// more than a batch. Returns the number of messages, whether that was the end, and whether the endpoint [`runs`].
 pub(super) fn delete_some(
     connection: &Connection,
     tenant: &str,
     name: &str,
     discard: bool,
+    rows: &[i64],
 ) -> Result<(Deletion, bool, bool), SqliteError> {
     let mut find = connection
         .prepare_cached("SELECT id FROM relent_endpoint_1 WHERE tenant = ?1 AND name = ?2")?;
@@ -115,19 +116,26 @@ pub(super) fn delete_some(
         return Ok((Deletion::Refused { pending, dead }, true, false));
     }
     let runs = runs(connection, id)?;
-    // The last ones first, so that after an interruption no message waits for a deleted one.
-    let mut some = connection
-        .prepare_cached("SELECT row FROM relent_message_1 WHERE endpoint = ?1 ORDER BY row DESC")?;
-    let rows = some.query_map([id], |row| row.get(0))?;
-    let rows: Vec<i64> = rows.take(MAX_TRANSACTION_ROWS).collect::<Result<_, _>>()?;
-    for table in ["relent_delivery_1", "relent_attempt_1", "relent_message_1"] {
-        let mut delete =
-            connection.prepare_cached(&format!("DELETE FROM {table} WHERE row = ?1"))?;
-        for row in &rows {
-            delete.execute([row])?;
+    let is_rest = rows.is_empty();
+    let rows = match is_rest {
+        true => read::last_rows(connection, tenant, name, MAX_TRANSACTION_ROWS)?,
+        false => rows.to_vec(),
+    };
+    let is_end = is_rest && rows.len() < MAX_TRANSACTION_ROWS;
+    let mut of_endpoint = connection
+        .prepare_cached("DELETE FROM relent_message_1 WHERE row = ?1 AND endpoint = ?2")?;
+    let mut delivery = connection
+        .prepare_cached("DELETE FROM relent_delivery_1 WHERE row = ?1 RETURNING order_key")?;
+    let mut attempts = connection.prepare_cached("DELETE FROM relent_attempt_1 WHERE row = ?1")?;
+    let (mut touched, mut messages) = (Touched::default(), 0);
+    for row in rows {
+        if of_endpoint.execute((row, id))? > 0 {
+            let order = delivery.query_row([row], |row| Ok(row.get(0).unwrap_or_default()));
+            touched.add(id, order.optional()?.flatten());
+            attempts.execute([row])?;
+            messages += 1;
         }
     }
-    let is_end = rows.len() < MAX_TRANSACTION_ROWS;
     if is_end {
         for delete in [
             "DELETE FROM relent_subscription_1 WHERE endpoint = ?1",
@@ -135,8 +143,10 @@ pub(super) fn delete_some(
         ] {
             connection.prepare_cached(delete)?.execute([id])?;
         }
+    } else {
+        // A resent message may have waited for a deleted one that was enqueued later.
+        touched.follow(connection)?;
     }
-    let messages = rows.len() as u64;
     Ok((Deletion::Deleted { messages }, is_end, runs))
 }
 

@@ -315,6 +315,22 @@ pub(super) fn rows(
     Ok(rows.take(most).collect::<Result<_, _>>()?)
 }
 
+/// The rows of messages of an endpoint, the latest first.
+pub(super) fn last_rows(
+    connection: &Connection,
+    tenant: &str,
+    name: &str,
+    most: usize,
+) -> Result<Vec<i64>, SqliteError> {
+    let mut select = connection.prepare_cached(
+        "SELECT row FROM relent_message_1
+         WHERE endpoint = (SELECT id FROM relent_endpoint_1 WHERE tenant = ?1 AND name = ?2)
+         ORDER BY row DESC",
+    )?;
+    let rows = select.query_map((tenant, name), |row| row.get(0))?;
+    Ok(rows.take(most).collect::<Result<_, _>>()?)
+}
+
 pub(super) fn content(
     connection: &Connection,
     id: &MessageId,

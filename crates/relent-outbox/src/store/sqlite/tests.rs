@@ -275,6 +275,35 @@ async fn hints_are_kept_while_their_receiver_is_not_waiting() {
     assert!(nothing.is_err());
 }
 
+#[tokio::test]
+async fn after_an_interrupted_deletion_no_message_waits_for_a_deleted_one() {
+    let (store, _directory) = open();
+    shop(&store).await;
+    let ordered = ["first", "second"].map(|event| message(event).in_order("key"));
+    store.enqueue(ordered.to_vec()).await.unwrap();
+    let owned = take(&store, "worker").await;
+    let first = claim(&store, "worker", &owned[0]).await;
+    let delivered = vec![settled(&first[0], AfterAttempt::Delivered)];
+    store.settle(delivered).await.unwrap();
+    let second = claim(&store, "worker", &owned[0]).await;
+    assert_eq!(second.len(), 1);
+    // It waits for the second, which runs.
+    assert_eq!(store.resend(Filter::default()).await.unwrap(), 1);
+    assert_eq!(claim(&store, "worker", &owned[0]).await, []);
+
+    let row = second[0].row;
+    let some = move |connection: &Connection, _| {
+        operate::delete_some(connection, "", "shop", true, &[row])
+    };
+    let (deletion, is_end, _) = store.write(some).await.unwrap();
+    let deleted = Deletion::Deleted { messages: 1 };
+    assert_eq!((deletion, is_end), (deleted, false));
+    let work = store.find_work("worker", Duration::ZERO, 1).await.unwrap();
+    assert_eq!(work.len(), 1);
+    let again = claim(&store, "worker", &owned[0]).await;
+    assert_eq!((again.len(), &again[0].id), (1, &first[0].id));
+}
+
 /// Inserts messages that are due at `due`; every second one waits behind another of its order key.
 fn backlog(connection: &Connection, due: i64, many: i64) {
     connection

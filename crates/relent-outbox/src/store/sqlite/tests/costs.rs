@@ -146,6 +146,11 @@ fn steps(endpoints: i64, each: i64) -> Vec<(&'static str, u64)> {
     measure("what is to be purged", &mut || {
         read::purgeable(connection, 0, 100).unwrap();
     });
+    measure("delete some messages of an endpoint", &mut || {
+        let some = operate::delete_some(connection, "", "9", true, &[8, 8 + endpoints]);
+        let deleted = Deletion::Deleted { messages: 2 };
+        assert_eq!(some.unwrap(), (deleted, false, false));
+    });
     measure("attempts", &mut || {
         read::attempts(connection, &format!("msg_{:032}", 7).parse().unwrap()).unwrap();
     });
