@@ -158,15 +158,19 @@ impl StoreCalls {
 const PANICKED: &str = "the store has panicked";
 const NO_ANSWER: &str = "the store does not answer";
 
-/// Makes a store call in a task of its own, so that a panic is a failure, and waits at most this long for its result.
+/// Makes a store call in a task of its own, so that a panic is a failure, and waits at most this long for its result. Then
+/// it ends the call: a late heartbeat would renew the lease of a worker that has ended.
 pub(super) async fn call_within<T: Send + 'static, E: Display + Send + 'static>(
     limit: Duration,
     call: impl Future<Output = Result<T, E>> + Send + 'static,
 ) -> Result<T, String> {
-    match timeout(limit, tokio::spawn(call)).await {
-        Ok(Ok(Ok(done))) => Ok(done),
-        Ok(Ok(Err(error))) => Err(error.to_string()),
-        Ok(Err(_)) => Err(PANICKED.to_owned()),
+    // Dropping the set ends its task.
+    let mut task = JoinSet::new();
+    task.spawn(call);
+    match timeout(limit, task.join_next()).await {
+        Ok(Some(Ok(Ok(done)))) => Ok(done),
+        Ok(Some(Ok(Err(error)))) => Err(error.to_string()),
+        Ok(Some(Err(_)) | None) => Err(PANICKED.to_owned()),
         Err(_) => Err(NO_ANSWER.to_owned()),
     }
 }
@@ -174,6 +178,9 @@ pub(super) async fn call_within<T: Send + 'static, E: Display + Send + 'static>(
 #[cfg(test)]
 mod tests {
     use std::future::pending;
+
+    use tokio::sync::oneshot::{self, error::TryRecvError};
+    use tokio::time::sleep;
 
     use super::*;
 
@@ -195,6 +202,19 @@ mod tests {
         assert!(calls.failed(now) - now <= Duration::from_millis(100));
         calls.end_pause(now);
         assert_eq!(calls.next_at(), now);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_is_late_has_no_effect() {
+        let (sender, mut effect) = oneshot::channel();
+        let call = async move {
+            sleep(2 * LIMIT).await;
+            sender.send(()).map_err(|()| "nobody waits for it")
+        };
+        let late = call_within(LIMIT, call).await;
+        assert!(late.unwrap_err().contains("does not answer"));
+        sleep(2 * LIMIT).await;
+        assert_eq!(effect.try_recv(), Err(TryRecvError::Closed));
     }
 
     #[tokio::test(start_paused = true)]
