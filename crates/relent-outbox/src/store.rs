@@ -248,7 +248,9 @@ pub trait Store: Clone + Send + Sync + 'static {
     fn send_now(&self, filter: Filter) -> impl Future<Output = Result<u64, Self::Error>> + Send;
 
     /// Delivers messages again that are delivered, dead or cancelled, and returns their number. Their schedule
-    /// restarts; their identifiers stay. It works in batches, the earliest first: changes before an error stay.
+    /// restarts; their identifiers stay. It works in batches, the earliest first: changes before an error stay. A message
+    /// that ends after this was called is not selected, so it does not resend what it has resent. A caller that repeats
+    /// it after an error sets [`ended_until_ms`](Filter::ended_until_ms) for the same reason.
     fn resend(&self, filter: Filter) -> impl Future<Output = Result<u64, Self::Error>> + Send;
 
     /// Cancels pending or dead messages, and returns their number. It works in batches: changes before an error stay.

@@ -104,6 +104,9 @@ pub(crate) struct MessageFilter {
     enqueued_until: Option<PointInTime>,
 }
 
+/// The name of the last time of [`EndFilter`] in the API.
+pub(super) const UNTIL: &str = "ended_until_ms";
+
 /// The filter options that select messages by their end.
 #[derive(Args, Debug)]
 pub(crate) struct EndFilter {
@@ -120,10 +123,7 @@ pub(crate) struct EndFilter {
 impl EndFilter {
     /// Returns the given filters under their names in the API, with times in milliseconds since 1970.
     pub(super) fn parts(&self) -> impl Iterator<Item = (&'static str, Value)> {
-        let parts = [
-            ("ended_from_ms", self.since),
-            ("ended_until_ms", self.until),
-        ];
+        let parts = [("ended_from_ms", self.since), (UNTIL, self.until)];
         let parts = parts.into_iter();
         parts.filter_map(|(key, time)| Some((key, time?.0.into())))
     }

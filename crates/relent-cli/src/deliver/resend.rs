@@ -1,10 +1,11 @@
 //! `relent deliver resend`, `cancel`, `send-now` and `replay`.
 
 use clap::{Args, ValueEnum};
+use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::disabled::{disabled, has_none_disabled, say_disabled};
-use super::list::{EndFilter, MessageFilter, MessageState, report_no_messages};
+use super::list::{EndFilter, MessageFilter, MessageState, UNTIL, report_no_messages};
 use super::server::{Connection, encoded, json};
 use super::values::segment;
 use crate::console::{counted, print_done, say};
@@ -21,7 +22,8 @@ Examples:
           --since 2026-01-31T12:00:00Z --until 2026-01-31T14:00:00Z
 
 Each message keeps its identifier, and restarts its schedule. A receiver that
-has it already detects the duplicate by its webhook-id.
+has it already detects the duplicate by its webhook-id. The default of --until
+is the present time if the state is delivered.
 
 Exit status: 0; 1 if the server does not respond; 2 if the options are wrong.";
 
@@ -148,8 +150,20 @@ async fn each(args: IdArgs, act: &str, done: &str) -> Result<(), ExitError> {
 pub(super) async fn replay(args: ReplayArgs) -> Result<(), ExitError> {
     let server = args.connection.open()?;
     let endpoint = args.which.endpoint.clone();
-    let filter = filter(&args.which, Some(&args.ended), args.state.state());
-    let answer = server.post("/v1/replay", Some(json(&filter)?)).await?;
+    let state = args.state.state();
+    let mut filter = filter(&args.which, Some(&args.ended), state);
+    // A repeated request must not deliver again what the first one has delivered.
+    let mut again = String::new();
+    if state == MessageState::Delivered && !filter.contains_key(UNTIL) {
+        let now = Timestamp::now();
+        filter.insert(UNTIL.to_owned(), now.as_millisecond().into());
+        again = format!("; if the replay has begun, continue it with --until {now:.3}");
+    }
+    let answer = server.post("/v1/replay", Some(json(&filter)?)).await;
+    let answer = answer.map_err(|mut error| {
+        error.message += &again;
+        error
+    })?;
     if answer["resent"] == 0 {
         report_no_messages(endpoint.as_deref());
     }

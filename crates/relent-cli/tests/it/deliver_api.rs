@@ -404,13 +404,19 @@ fn the_api_conforms_to_its_openapi_description() {
     let (_, resent) = at.ask("POST", &format!("/v1/messages/{id}/resend"), "");
     assert_eq!(resent["resent"], 1);
     at.refused(404, "POST", "/v1/messages/msg_no/resend", "", "msg_no");
-    at.server.message_is(&id, "delivered");
-    let (_, replayed) = at.ask(
-        "POST",
-        "/v1/replay",
-        r#"{"endpoint":"shop","state":"delivered"}"#,
-    );
+    let delivered = at.server.message_is(&id, "delivered");
+    // With an end, a repeated request does not resend what it has resent.
+    let end = delivered["message"]["ended_ms"].as_i64().unwrap() + 1;
+    let replay = json!({ "endpoint": "shop", "state": "delivered", "ended_until_ms": end });
+    let replay = replay.to_string();
+    let (_, replayed) = at.ask("POST", "/v1/replay", &replay);
     assert!(replayed["resent"].as_u64() >= Some(1), "{replayed}");
+    at.server.message_is(&id, "delivered");
+    let (_, replayed) = at.ask("POST", "/v1/replay", &replay);
+    assert_eq!(replayed["resent"], 0);
+    for body in [r#"{"endpoint":"shop"}"#, r#"{"state":"delivered"}"#] {
+        at.refused(422, "POST", "/v1/replay", body, "ended_until_ms");
+    }
     at.refused(422, "POST", "/v1/replay", "{}", "everything");
     at.refused(
         422,

@@ -460,7 +460,16 @@ pub(super) async fn replay<S: Store>(
     if filter.is_all() {
         return Err(unacceptable(
             "this would send everything again: name an endpoint, a state or a time, such as \
-             {\"endpoint\":\"shop\",\"state\":\"dead\"}; {\"ended_from_ms\":0} means all",
+             {\"endpoint\":\"shop\",\"state\":\"dead\"}; {\"ended_until_ms\":1767225600000} means all before that time",
+        ));
+    }
+    let may_repeat = filter
+        .state
+        .is_none_or(|state| state == MessageState::Delivered);
+    if may_repeat && filter.ended_until_ms.is_none() {
+        return Err(unacceptable(
+            "ended_until_ms: this may select delivered messages, so give an end, such as the present time: if the request is \
+             repeated, it then does not deliver again what it has delivered; {\"state\":\"dead\"} needs none",
         ));
     }
     let resent = stored!(api.store.resend(filter));

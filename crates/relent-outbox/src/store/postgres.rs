@@ -662,19 +662,24 @@ impl Store for Postgres {
     }
 
     async fn send_now(&self, filter: Filter) -> Result<u64, PostgresError> {
-        let due = self.change_all(&filter, &operate::SEND_NOW).await?;
+        let due = self
+            .change_all(&filter, &operate::SEND_NOW, i64::MAX)
+            .await?;
         self.hint().await;
         Ok(due)
     }
 
     async fn resend(&self, filter: Filter) -> Result<u64, PostgresError> {
-        let resent = self.change_all(&filter, &operate::RESEND).await?;
+        let ended_by: Result<i64, PostgresError> = read!(self, client => read::latest_end(client));
+        let resent = self
+            .change_all(&filter, &operate::RESEND, ended_by?)
+            .await?;
         self.hint().await;
         Ok(resent)
     }
 
     async fn cancel(&self, filter: Filter) -> Result<u64, PostgresError> {
-        let cancelled = self.change_all(&filter, &operate::CANCEL).await?;
+        let cancelled = self.change_all(&filter, &operate::CANCEL, i64::MAX).await?;
         self.hint().await;
         Ok(cancelled)
     }

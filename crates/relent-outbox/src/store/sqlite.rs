@@ -571,19 +571,22 @@ impl Store for Sqlite {
     }
 
     async fn send_now(&self, filter: Filter) -> Result<u64, SqliteError> {
-        let due = self.change_all(filter, operate::send_now).await?;
+        let due = self.change_all(filter, operate::send_now, i64::MAX).await?;
         self.hint();
         Ok(due)
     }
 
     async fn resend(&self, filter: Filter) -> Result<u64, SqliteError> {
-        let resent = self.change_all(filter, operate::resend).await?;
+        let ended_by = self
+            .read(|connection, _| read::latest_end(connection))
+            .await?;
+        let resent = self.change_all(filter, operate::resend, ended_by).await?;
         self.hint();
         Ok(resent)
     }
 
     async fn cancel(&self, filter: Filter) -> Result<u64, SqliteError> {
-        let cancelled = self.change_all(filter, operate::cancel).await?;
+        let cancelled = self.change_all(filter, operate::cancel, i64::MAX).await?;
         self.hint();
         Ok(cancelled)
     }

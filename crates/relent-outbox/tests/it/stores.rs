@@ -807,6 +807,34 @@ mod postgres {
         assert_eq!((again.len(), &again[0].id), (1, &first[0].id));
     }
 
+    /// Otherwise a replay of delivered messages would continue into those that it has resent, and into new ones.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn on_postgres_a_resend_selects_no_message_that_ends_after_its_start() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let store = shop(&server, "ends").await;
+        let events = ["ended", "ends later"].map(message);
+        let enqueued = store.enqueue(events.to_vec()).await.unwrap();
+        let first = Filter {
+            id: Some(enqueued[0].id.clone()),
+            ..Filter::default()
+        };
+        assert_eq!(store.cancel(first).await.unwrap(), 1);
+        let client = store.pool().get().await.unwrap();
+        // In the year 2096.
+        let ends = "CREATE FUNCTION ends() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                UPDATE relent_delivery_1 SET state = 2, ended = 4000000000000000 WHERE row = 2;
+                RETURN NULL;
+            END $$;
+            CREATE TRIGGER ends AFTER UPDATE ON relent_delivery_1 FOR EACH ROW WHEN (NEW.row = 1) EXECUTE FUNCTION ends()";
+        client.batch_execute(ends).await.unwrap();
+        assert_eq!(store.resend(Filter::default()).await.unwrap(), 1);
+        let messages = store.messages(Filter::default(), 10).await.unwrap();
+        let states: Vec<_> = messages.iter().rev().map(|one| one.state).collect();
+        assert_eq!(states, [MessageState::Pending, MessageState::Delivered]);
+    }
+
     /// A message that is being inserted keeps its endpoint, or is refused: it is never lost in between.
     #[tokio::test(flavor = "multi_thread")]
     async fn an_endpoint_is_not_deleted_while_a_message_is_inserted() {

@@ -50,19 +50,26 @@ impl Postgres {
 
 impl Postgres {
     /// Changes all selected messages, the earliest first, in batches. Each is visited once, so that it ends even if
-    /// workers undo its changes.
-    pub(super) async fn change_all(&self, filter: &Filter, change: &Change) -> Result<u64> {
+    /// workers undo its changes. Messages that ended after `ended_by`, in microseconds since 1970, stay.
+    pub(super) async fn change_all(
+        &self,
+        filter: &Filter,
+        change: &Change,
+        ended_by: i64,
+    ) -> Result<u64> {
         let (mut changed, mut after) = (0, 0);
         loop {
-            let rows: Result<Vec<i64>> = read!(self, client => read::rows(client, filter, change.states, after, MAX_TRANSACTION_ROWS));
+            let rows: Result<Vec<i64>> = read!(self, client => read::rows(client, filter, change.states, ended_by, after, MAX_TRANSACTION_ROWS));
             let rows = rows?;
             let Some(&last) = rows.last() else {
                 return Ok(changed);
             };
             after = last;
             let in_state = filter.in_state();
-            let done: Result<u64> =
-                transact!(self, transaction => change_rows(transaction, &rows, change, in_state));
+            let done: Result<u64> = transact!(
+                self,
+                transaction => change_rows(transaction, &rows, change, in_state, ended_by)
+            );
             changed += done?;
         }
     }

@@ -298,13 +298,14 @@ pub(super) const CANCEL: Change = Change {
     set: "state = 4, ended = now, reason = CASE state WHEN 3 THEN reason ELSE 'cancelled by an operator' END",
 };
 
-/// Changes those of these rows that are still in this state: another operator or a worker may have changed them since
-/// they were selected.
+/// Changes those of these rows that are still in this state, and did not end after `ended_by`: another operator or a
+/// worker may have changed them since they were selected.
 pub(super) async fn change_rows(
     transaction: &Transaction<'_>,
     rows: &[i64],
     change: &Change,
     in_state: &str,
+    ended_by: i64,
 ) -> Result<u64> {
     let endpoints = transaction
         .prepare_cached(
@@ -320,10 +321,11 @@ pub(super) async fn change_rows(
     let update = transaction
         .prepare_cached(&format!(
             "WITH {TIME} UPDATE relent_delivery_1 AS d SET {set} FROM time
-         WHERE row = ANY($1::bigint[]) AND state IN ({states}){in_state} RETURNING endpoint, order_key"
+         WHERE row = ANY($1::bigint[]) AND state IN ({states}){in_state} AND coalesce(ended, 0) <= $2::bigint
+         RETURNING endpoint, order_key"
         ))
         .await?;
-    let changed = transaction.query(&update, &[&rows]).await?;
+    let changed = transaction.query(&update, &[&rows, &ended_by]).await?;
     let mut orders = BTreeSet::new();
     for row in &changed {
         if let Some(order) = row.try_get(1)? {

@@ -282,21 +282,33 @@ fn message(row: &Row) -> Result<MessageStatus> {
     })
 }
 
-/// The rows of selected messages in these states, after this row, the earliest first.
+/// The latest end of a message.
+pub(super) async fn latest_end(client: &Client) -> Result<i64> {
+    let select = client
+        .prepare_cached("SELECT coalesce(max(ended), 0) FROM relent_delivery_1")
+        .await?;
+    Ok(client.query_one(&select, &[]).await?.try_get(0)?)
+}
+
+/// The rows of selected messages in these states, after this row, the earliest first. None that ended after `ended_by`;
+/// that condition must not make a plan use the index of ends.
 pub(super) async fn rows(
     client: &Client,
     filter: &Filter,
     states: &str,
+    ended_by: i64,
     after: i64,
     most: usize,
 ) -> Result<Vec<i64>> {
     let (conditions, mut values) = conditions(filter);
     values.push(Box::new(after));
     values.push(Box::new(number(most)));
-    let (from, limit) = (values.len() - 1, values.len());
+    values.push(Box::new(ended_by));
+    let [from, limit, end] = [2, 1, 0].map(|before| values.len() - before);
     let select = client.prepare_cached(&format!(
         "SELECT m.row FROM {MESSAGES}
-         WHERE {conditions} AND d.state IN ({states}) AND m.row > ${from} ORDER BY m.row LIMIT ${limit}::bigint"
+         WHERE {conditions} AND d.state IN ({states}) AND coalesce(d.ended, 0) <= ${end}::bigint AND m.row > ${from}
+         ORDER BY m.row LIMIT ${limit}::bigint"
     )).await?;
     let rows = client.query(&select, &references(&values)).await?;
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()

@@ -46,18 +46,26 @@ impl Sqlite {
     }
 
     /// Changes all selected messages, the earliest first, in batches. Each is visited once, so that it ends even if
-    /// workers undo its changes.
+    /// workers undo its changes. Messages that ended after `ended_by`, in microseconds since 1970, stay.
     pub(super) async fn change_all(
         &self,
         filter: Filter,
         change: Change,
+        ended_by: i64,
     ) -> Result<u64, SqliteError> {
         let ((statement, states), in_state) = (change(), filter.in_state());
         let (mut changed, mut after) = (0, 0);
         loop {
             let filter = filter.clone();
             let rows = move |connection: &Connection, _| {
-                read::rows(connection, &filter, states, after, MAX_TRANSACTION_ROWS)
+                read::rows(
+                    connection,
+                    &filter,
+                    states,
+                    ended_by,
+                    after,
+                    MAX_TRANSACTION_ROWS,
+                )
             };
             let rows = self.read(rows).await?;
             let Some(&last) = rows.last() else {
@@ -66,7 +74,7 @@ impl Sqlite {
             after = last;
             changed += self
                 .write(move |connection, now| {
-                    change_rows(connection, now, &rows, statement, in_state)
+                    change_rows(connection, now, &rows, statement, in_state, ended_by)
                 })
                 .await?;
         }

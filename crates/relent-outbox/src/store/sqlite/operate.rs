@@ -219,20 +219,22 @@ pub(super) fn send_now() -> (&'static str, &'static str) {
     (SEND_NOW, "0, 5")
 }
 
-/// Changes those of these rows that are still in this state: another operator or a worker may have changed them since
-/// they were selected.
+/// Changes those of these rows that are still in this state, and did not end after `ended_by`: another operator or a
+/// worker may have changed them since they were selected.
 pub(super) fn change_rows(
     connection: &Connection,
     now: i64,
     rows: &[i64],
     statement: &str,
     in_state: &str,
+    ended_by: i64,
 ) -> Result<u64, SqliteError> {
     let (mut touched, mut changed) = (Touched::default(), 0);
-    let statement = statement.replace(" RETURNING", &format!("{in_state} RETURNING"));
+    let still = format!("{in_state} AND coalesce(ended, 0) <= ?3 RETURNING");
+    let statement = statement.replace("RETURNING", &still);
     let mut update = connection.prepare_cached(&statement)?;
     for row in rows {
-        let found = update.query_row((row, now), |row| Ok((row.get(0)?, row.get(1)?)));
+        let found = update.query_row((row, now, ended_by), |row| Ok((row.get(0)?, row.get(1)?)));
         if let Some((endpoint, order)) = found.optional()? {
             touched.add(endpoint, order);
             changed += 1;

@@ -296,20 +296,31 @@ fn message(row: &Row<'_>) -> Result<MessageStatus, SqliteError> {
     })
 }
 
-/// The rows of selected messages in these states, after this row, the earliest first.
+/// The latest end of a message.
+pub(super) fn latest_end(connection: &Connection) -> Result<i64, SqliteError> {
+    let mut select =
+        connection.prepare_cached("SELECT coalesce(max(ended), 0) FROM relent_delivery_1")?;
+    Ok(select.query_row([], |row| row.get(0))?)
+}
+
+/// The rows of selected messages in these states, after this row, the earliest first. None that ended after `ended_by`;
+/// that condition must not make a plan use the index of ends.
 pub(super) fn rows(
     connection: &Connection,
     filter: &Filter,
     states: &str,
+    ended_by: i64,
     after: i64,
     most: usize,
 ) -> Result<Vec<i64>, SqliteError> {
     let (conditions, mut values) = conditions(filter);
     values.push(Value::Integer(after));
-    let place = values.len();
+    values.push(Value::Integer(ended_by));
+    let (from, end) = (values.len() - 1, values.len());
     let mut select = connection.prepare_cached(&format!(
         "SELECT m.row FROM relent_message_1 AS m JOIN relent_delivery_1 AS d USING (row)
-         WHERE {conditions} AND d.state IN ({states}) AND m.row > ?{place} ORDER BY m.row"
+         WHERE {conditions} AND d.state IN ({states}) AND coalesce(d.ended, 0) <= ?{end} AND m.row > ?{from}
+         ORDER BY m.row"
     ))?;
     let rows = select.query_map(params_from_iter(values), |row| row.get(0))?;
     Ok(rows.take(most).collect::<Result<_, _>>()?)

@@ -192,7 +192,7 @@ async fn a_change_applies_only_to_messages_that_are_still_in_the_state_of_its_fi
     let (resend, states) = operate::resend();
     let selected = cancelled.clone();
     let rows = store
-        .read(move |connection, _| read::rows(connection, &selected, states, 0, 10))
+        .read(move |connection, _| read::rows(connection, &selected, states, i64::MAX, 0, 10))
         .await
         .unwrap();
     assert_eq!(rows.len(), 2);
@@ -209,12 +209,40 @@ async fn a_change_applies_only_to_messages_that_are_still_in_the_state_of_its_fi
     let in_state = cancelled.in_state();
     let resent = store
         .write(move |connection, now| {
-            operate::change_rows(connection, now, &rows, resend, in_state)
+            operate::change_rows(connection, now, &rows, resend, in_state, i64::MAX)
         })
         .await;
     assert_eq!(resent.unwrap(), 1, "the delivered one stays delivered");
     let is_delivered = store.messages(first, 10).await.unwrap();
     assert_eq!(is_delivered[0].state, MessageState::Delivered);
+}
+
+/// Otherwise a replay of delivered messages would continue into those that it has resent, and into new ones.
+#[tokio::test]
+async fn a_resend_selects_no_message_that_ends_after_its_start() {
+    let (store, _directory) = open();
+    shop(&store).await;
+    let events = ["ended", "ends later"].map(message);
+    let enqueued = store.enqueue(events.to_vec()).await.unwrap();
+    let first = Filter {
+        id: Some(enqueued[0].id.clone()),
+        ..Filter::default()
+    };
+    assert_eq!(store.cancel(first).await.unwrap(), 1);
+    let ends = store.writer().run(|connection| {
+        // In the year 2096.
+        connection.execute_batch(
+            "CREATE TRIGGER ends AFTER UPDATE ON relent_delivery_1 WHEN NEW.row = 1 BEGIN
+                 UPDATE relent_delivery_1 SET state = 2, ended = 4000000000000000 WHERE row = 2;
+             END",
+        )?;
+        Ok::<_, WriterError>(())
+    });
+    ends.await.unwrap();
+    assert_eq!(store.resend(Filter::default()).await.unwrap(), 1);
+    let messages = store.messages(Filter::default(), 10).await.unwrap();
+    let states: Vec<_> = messages.iter().rev().map(|one| one.state).collect();
+    assert_eq!(states, [MessageState::Pending, MessageState::Delivered]);
 }
 
 #[tokio::test]
