@@ -348,7 +348,7 @@ impl SharedState {
         };
         match self.sender.target(&attempt.url) {
             Ok(target) => {
-                let limit = Some(attempt.limit);
+                let limit = attempt.limit;
                 self.sender.exchange(&target, headers, payload, limit).await
             }
             // The options of this process forbid the URL, although those of the dispatcher allow it.

@@ -174,8 +174,8 @@ pub struct Outgoing<'a> {
     pub policy: &'a Policy,
     /// The response that acknowledges it.
     pub acknowledgement: Acknowledgement,
-    /// The time limit of the attempt; `None` for the sender's own limit.
-    pub limit: Option<Duration>,
+    /// The time limit of the attempt.
+    pub limit: Duration,
     /// The time of the attempt, which is signed.
     pub now: SystemTime,
 }
@@ -331,17 +331,15 @@ impl Sender {
     }
 
     /// Sends one signed request, and reads its response up to [`MAX_BODY`]. [`send`](Self::send) also signs and judges;
-    /// this is the part of it that a [relay](crate::relay) makes elsewhere. `limit`: the time limit, by default
-    /// [`attempt_timeout`](SenderConfig::attempt_timeout).
+    /// this is the part of it that a [relay](crate::relay) makes elsewhere.
     pub async fn exchange(
         &self,
         target: &Target,
         headers: HeaderMap,
         payload: Bytes,
-        limit: Option<Duration>,
+        limit: Duration,
     ) -> Exchange {
         let began = Instant::now();
-        let limit = limit.unwrap_or(self.shared.config.attempt_timeout);
         let until = began.checked_add(limit);
         let mut request = Request::new(Full::new(payload));
         *request.method_mut() = Method::POST;

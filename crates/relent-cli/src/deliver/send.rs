@@ -391,7 +391,7 @@ async fn send_directly(
                 custom: None,
                 policy,
                 acknowledgement: args.acknowledgement.unwrap_or_default(),
-                limit: Some(schedule.attempt_limit(policy, direct.attempt_timeout, now)),
+                limit: schedule.attempt_limit(policy, direct.attempt_timeout, now),
                 now: SystemTime::now(),
             })
             .await;

@@ -90,7 +90,6 @@ impl Job {
         Ok(JobRequest {
             outgoing: self.outgoing().map_err(unsendable)?,
             url: &self.rules.endpoint.url,
-            limit: self.limit,
             permission: &self.permission,
             headers,
             payload,
@@ -109,7 +108,7 @@ impl Job {
                 custom: Some(&rules.custom),
                 policy: &rules.policy,
                 acknowledgement: rules.endpoint.acknowledgement,
-                limit: Some(self.limit),
+                limit: self.limit,
                 now: self.now,
             }),
             Err(fault) => Err(Box::new(AttemptResult::local_fault(fault))),
@@ -130,7 +129,6 @@ pub struct JobRequest<'a> {
     /// For the evaluation of the response. Its payload is empty.
     outgoing: Outgoing<'a>,
     url: &'a str,
-    limit: Duration,
     permission: &'a StartPermission,
     headers: HeaderMap,
     payload: Bytes,
@@ -159,7 +157,7 @@ impl JobRequest<'_> {
     /// The time limit of the attempt.
     #[must_use]
     pub const fn limit(&self) -> Duration {
-        self.limit
+        self.outgoing.limit
     }
 
     /// The permission to start.
@@ -262,8 +260,8 @@ impl Transport {
                     Err(ended) => return *ended,
                 };
                 let (fields, payload) = (request.headers.clone(), request.take_payload());
-                let (target, limit) = (request.outgoing.target, request.limit);
-                let exchange = sender.exchange(target, fields, payload, Some(limit));
+                let (target, limit) = (request.outgoing.target, request.limit());
+                let exchange = sender.exchange(target, fields, payload, limit);
                 Ok(request.judge(exchange.await))
             }
         });

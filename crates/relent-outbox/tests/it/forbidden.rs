@@ -43,7 +43,6 @@ fn sender(guard: AddressGuard, answers: &[&[&str]]) -> Sender {
     config.http = true;
     config.tls = Some(no_tls());
     config.connect_timeout = Duration::from_millis(500);
-    config.attempt_timeout = Duration::from_secs(1);
     config.resolver = Arc::new(Answers(
         answers.iter().map(addresses).collect(),
         AtomicUsize::new(0),
@@ -63,7 +62,7 @@ async fn attempt(sender: &Sender, url: &str) -> Option<AttemptResult> {
         custom: None,
         policy: Policy::STANDARD,
         acknowledgement: Acknowledgement::Success,
-        limit: None,
+        limit: Duration::from_secs(1),
         now: SystemTime::now(),
     };
     Some(sender.send(outgoing).await)

@@ -286,7 +286,7 @@ async fn attempt(sender: &Sender, url: &str) -> AttemptResult {
         custom: None,
         policy: Policy::STANDARD,
         acknowledgement: Acknowledgement::Success,
-        limit: None,
+        limit: Duration::from_secs(20),
         now: SystemTime::now(),
     };
     sender.send(outgoing).await

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::{Request, Response, Version};
@@ -144,7 +144,7 @@ async fn attempt_with(address: SocketAddr, trusted: Trust) -> AttemptResult {
         custom: None,
         policy: &policy,
         acknowledgement: Acknowledgement::BodySuccess,
-        limit: None,
+        limit: Duration::from_secs(20),
         now: SystemTime::now(),
     };
     sender.send(outgoing).await
