@@ -78,8 +78,8 @@ const ACKNOWLEDGED_BUCKETS: [f64; 13] = [
 const ATTEMPT_BUCKETS: [f64; 10] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
 /// The longest wait for the store to be closed at shutdown.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// The most ended messages that one purge statement deletes.
-const PURGE_BATCH: usize = 1000;
+/// The most ended messages that one search of a purge finds.
+const PURGE_BATCH: usize = 10_000;
 
 #[derive(Args, Debug)]
 pub(crate) struct ServeArgs {

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::error::PostgresError;
-use super::operate::{Change, change_rows, delete_some, purge};
+use super::operate::{Change, change_rows, delete_some, purge, purgeable};
 use super::transaction::Transaction;
-use super::values::{number, span};
+use super::values::span;
 use super::{Postgres, read};
 use crate::store::{
     Deletion, Filter, MAX_DELETION_ROWS, MAX_TRANSACTION_ROWS, batches, end_of_grants,
@@ -74,19 +74,16 @@ impl Postgres {
         }
     }
 
+    /// Searches once: a search reads all dead letters that are kept.
     pub(super) async fn purge_all(&self, age: Duration, most: usize) -> Result<u64> {
         let age = span(age);
+        let rows: Result<Vec<i64>> =
+            transact!(self, transaction => purgeable(transaction, age, most));
         let mut purged = 0;
-        loop {
-            let batch = number(
-                MAX_TRANSACTION_ROWS.min(most - usize::try_from(purged).unwrap_or(most).min(most)),
-            );
+        for batch in rows?.chunks(MAX_TRANSACTION_ROWS) {
             let done: Result<u64> = transact!(self, transaction => purge(transaction, age, batch));
-            let done = done?;
-            purged += done;
-            if done == 0 {
-                return Ok(purged);
-            }
+            purged += done?;
         }
+        Ok(purged)
     }
 }

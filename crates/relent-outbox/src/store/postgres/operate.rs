@@ -336,31 +336,47 @@ pub(super) async fn change_rows(
     Ok(changed.len() as u64)
 }
 
-/// Purges messages that ended at least `age` microseconds ago, except dead letters that block later messages of their
-/// order key.
-pub(super) async fn purge(transaction: &Transaction<'_>, age: i64, most: i64) -> Result<u64> {
-    const ENDED: &str = "ended <= (SELECT now - $1::bigint FROM time) AND NOT (d.state = 3 AND d.order_key IS NOT NULL
-        AND EXISTS (SELECT FROM relent_endpoint_1 WHERE id = d.endpoint AND on_dead_letter = 0)
-        AND EXISTS (SELECT FROM relent_delivery_1 AS next
-            WHERE next.endpoint = d.endpoint AND next.order_key = d.order_key AND next.row > d.row
-                AND next.state IN (0, 5)))";
+/// SQL condition for a delivery `d` that ended at least `$1` microseconds ago. Dead letters that block later messages of
+/// their order key are kept.
+const PURGEABLE: &str =
+    "ended <= (SELECT now - $1::bigint FROM time) AND NOT (d.state = 3 AND d.order_key IS NOT NULL
+    AND EXISTS (SELECT FROM relent_endpoint_1 WHERE id = d.endpoint AND on_dead_letter = 0)
+    AND EXISTS (SELECT FROM relent_delivery_1 AS next
+        WHERE next.endpoint = d.endpoint AND next.order_key = d.order_key AND next.row > d.row
+            AND next.state IN (0, 5)))";
+
+/// Finds messages to purge.
+pub(super) async fn purgeable(
+    transaction: &Transaction<'_>,
+    age: i64,
+    most: usize,
+) -> Result<Vec<i64>> {
     let old = transaction
         .prepare_cached(&format!(
-            "WITH {TIME} SELECT row, CASE WHEN order_key IS NOT NULL THEN endpoint END FROM relent_delivery_1 AS d
-             WHERE {ENDED} ORDER BY ended LIMIT $2::bigint"
+            "WITH {TIME} SELECT row FROM relent_delivery_1 AS d WHERE {PURGEABLE} ORDER BY ended LIMIT $2::bigint"
         ))
         .await?;
-    let (mut rows, mut endpoints) = (Vec::<i64>::new(), BTreeSet::new());
-    for row in transaction.query(&old, &[&age, &most]).await? {
-        rows.push(row.try_get(0)?);
-        endpoints.extend(row.try_get::<_, Option<i64>>(1)?);
+    let rows = transaction.query(&old, &[&age, &number(most)]).await?;
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
+/// Purges those of these messages that may still be purged.
+pub(super) async fn purge(transaction: &Transaction<'_>, age: i64, rows: &[i64]) -> Result<u64> {
+    let ordered = transaction
+        .prepare_cached(
+            "SELECT DISTINCT endpoint FROM relent_delivery_1 WHERE row = ANY($1::bigint[]) AND order_key IS NOT NULL",
+        )
+        .await?;
+    let mut endpoints = BTreeSet::new();
+    for row in transaction.query(&ordered, &[&rows]).await? {
+        endpoints.insert(row.try_get(0)?);
     }
     // A claim that puts a message behind one of these is either earlier and visible, or runs after the deletion.
     lock(transaction, &endpoints).await?;
     let purge = transaction
         .prepare_cached(&format!(
             "WITH {TIME}, old AS MATERIALIZED (
-                 SELECT row FROM relent_delivery_1 AS d WHERE row = ANY($2::bigint[]) AND {ENDED}
+                 SELECT row FROM relent_delivery_1 AS d WHERE row = ANY($2::bigint[]) AND {PURGEABLE}
                  FOR UPDATE OF d SKIP LOCKED),
              deliveries AS (DELETE FROM relent_delivery_1 WHERE row IN (SELECT row FROM old)),
              attempts AS (DELETE FROM relent_attempt_1 WHERE row IN (SELECT row FROM old))
