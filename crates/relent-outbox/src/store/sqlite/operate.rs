@@ -6,7 +6,7 @@ use super::error::SqliteError;
 use super::invariants::Touched;
 use super::read;
 use crate::endpoint::{Activity, Endpoint, OnDeadLetter};
-use crate::store::{Deletion, EndpointStatus, MAX_TRANSACTION_ROWS, changes_url, text};
+use crate::store::{Deletion, MAX_TRANSACTION_ROWS, changes_url, text};
 
 /// Whether attempts of the endpoint run, which may still start by the old rules.
 pub(super) fn runs(connection: &Connection, endpoint: i64) -> rusqlite::Result<bool> {
@@ -108,12 +108,18 @@ pub(super) fn delete_some(
         return Ok((Deletion::Unknown, true, false));
     };
     let id: i64 = id;
-    if !discard
-        && let Some(EndpointStatus { pending, dead, .. }) =
-            read::endpoint(connection, 0, tenant, name)?
-        && pending + dead > 0
-    {
-        return Ok((Deletion::Refused { pending, dead }, true, false));
+    if !discard {
+        let mut counts = connection.prepare_cached(
+            "SELECT (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = ?1 AND state = 0)
+                 + (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = ?1 AND state = 1)
+                 + (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = ?1 AND state = 5),
+             (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = ?1 AND state = 3)",
+        )?;
+        let counts = counts.query_row([id], |row| Ok((read::count(row, 0)?, read::count(row, 1)?)));
+        let (pending, dead) = counts?;
+        if pending + dead > 0 {
+            return Ok((Deletion::Refused { pending, dead }, true, false));
+        }
     }
     let runs = runs(connection, id)?;
     let is_rest = rows.is_empty();

@@ -83,6 +83,21 @@ async fn an_unreadable_message_becomes_a_dead_letter_and_blocks_no_other() {
     );
 }
 
+/// As another version has written it.
+#[tokio::test]
+async fn an_unreadable_endpoint_can_be_deleted() {
+    let (store, _directory) = open();
+    shop(&store).await;
+    let spoil = store.writer().run(|connection| {
+        connection.execute("UPDATE relent_endpoint_1 SET spec = '{}'", [])?;
+        Ok::<_, WriterError>(())
+    });
+    spoil.await.unwrap();
+    store.endpoint("", "shop").await.unwrap_err();
+    let deleted = store.delete_endpoint("", "shop", false).await.unwrap();
+    assert_eq!(deleted, Deletion::Deleted { messages: 0 });
+}
+
 /// An unreadable message that was running when its worker died.
 #[tokio::test]
 async fn an_unreadable_lost_message_becomes_a_dead_letter() {
