@@ -118,7 +118,7 @@ pub(super) async fn recent(client: &Client, tenant: &str, name: &str) -> Result<
         .prepare_cached(&format!(
             "WITH {TIME} SELECT e.id, now / 1000, (
                  SELECT began FROM relent_attempt_1
-                 WHERE id = (SELECT max(id) FROM relent_attempt_1) - $3::bigint + 1)
+                 WHERE id <= (SELECT max(id) FROM relent_attempt_1) - $3::bigint + 1 ORDER BY id DESC LIMIT 1)
              FROM time, relent_endpoint_1 AS e WHERE e.tenant = $1 AND e.name = $2"
         ))
         .await?;

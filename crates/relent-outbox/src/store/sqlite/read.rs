@@ -145,7 +145,8 @@ pub(super) fn recent(
     let from = now - i64::try_from(RECENT.as_millis()).unwrap_or(i64::MAX);
     let most = i64::try_from(RECENT_ATTEMPTS).unwrap_or(i64::MAX);
     let mut first = connection.prepare_cached(
-        "SELECT began FROM relent_attempt_1 WHERE id = (SELECT max(id) FROM relent_attempt_1) - ?1 + 1",
+        "SELECT began FROM relent_attempt_1 WHERE id <= (SELECT max(id) FROM relent_attempt_1) - ?1 + 1
+         ORDER BY id DESC",
     )?;
     // The window starts later if it has more attempts than are considered.
     let first = first.query_row([most], |row| row.get(0)).optional()?;

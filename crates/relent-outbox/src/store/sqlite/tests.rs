@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::message::MAX_PAYLOAD;
-use crate::store::{AfterAttempt, AttemptRecord, Claimed, MessageState, Refusal};
+use crate::store::{AfterAttempt, AttemptRecord, Claimed, MessageState, RECENT_ATTEMPTS, Refusal};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -330,6 +330,26 @@ async fn after_an_interrupted_deletion_no_message_waits_for_a_deleted_one() {
     assert_eq!(work.len(), 1);
     let again = claim(&store, "worker", &owned[0]).await;
     assert_eq!((again.len(), &again[0].id), (1, &first[0].id));
+}
+
+/// Attempts are deleted with their messages.
+#[tokio::test]
+async fn statistics_of_many_attempts_cover_their_time_even_if_one_is_deleted() {
+    let (store, _directory) = open();
+    shop(&store).await;
+    let began = micros(SystemTime::now()) / 1000 - 1000;
+    let fill = store.writer().run(move |connection| {
+        connection.execute(
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1 + 100)
+             INSERT INTO relent_attempt_1 (id, row, number, began, took, error, excerpt, address)
+             SELECT i, 1, 1, ?2, 1, '', '', '' FROM n WHERE i <> 101",
+            (RECENT_ATTEMPTS as i64, began),
+        )?;
+        Ok::<_, WriterError>(())
+    });
+    fill.await.unwrap();
+    let recent = store.recent("", "shop").await.unwrap().unwrap();
+    assert!(recent.window_ms < 60_000, "{recent:?}");
 }
 
 /// Inserts messages that are due at `due`; every second one waits behind another of its order key.
