@@ -16,8 +16,9 @@ pub(super) struct ReadyQueue {
     ready: VecDeque<i64>,
     /// The endpoints that are in `ready`, or wait for a slot or for memory: each is in one queue once.
     queued: HashSet<i64>,
-    /// Endpoints that wait for a slot, by pool.
-    for_slot: [VecDeque<i64>; 3],
+    /// Endpoints that wait for a slot, by pool, with the number of their arrival: pools share slots.
+    for_slot: [VecDeque<(u64, i64)>; 3],
+    arrivals: u64,
     /// Endpoints that wait for memory: those known to be fast, and others.
     for_memory: [VecDeque<i64>; 2],
     /// Endpoints that wait for permission, with the time of their next request.
@@ -48,7 +49,8 @@ impl ReadyQueue {
     /// The endpoint waits until a slot of this pool is free.
     pub(super) fn wait_for_slot(&mut self, id: i64, pool: Pool) {
         self.queued.insert(id);
-        self.for_slot[pool as usize].push_back(id);
+        self.arrivals += 1;
+        self.for_slot[pool as usize].push_back((self.arrivals, id));
     }
 
     /// The endpoint waits until memory for its payload is free. `may_be_slow`: it is not known to be fast.
@@ -57,18 +59,27 @@ impl ReadyQueue {
         self.for_memory[usize::from(may_be_slow)].push_back(id);
     }
 
-    /// Readies the waiting endpoints that now find a slot or memory, in the order of their arrival. `size`: the bytes
-    /// that an endpoint needs.
+    /// Readies the waiting endpoints that now find a slot or memory, in the order of their arrival, before all others:
+    /// an endpoint with a backlog is queued again as soon as it has freed a slot. `size`: the bytes that an endpoint
+    /// needs.
     pub(super) fn release_waiters(
         &mut self,
         slots: &Slots,
         bodies: &Bodies,
         size: impl Fn(i64) -> usize,
     ) {
-        for pool in Pool::START_POOLS {
-            let waiters = &mut self.for_slot[pool as usize];
-            let free = slots.free(pool).min(waiters.len());
-            self.ready.extend(waiters.drain(..free));
+        let mut released = Vec::new();
+        let mut left = slots.clone();
+        let first = |for_slot: &[VecDeque<(u64, i64)>; 3], left: &Slots| {
+            let free = Pool::START_POOLS.into_iter();
+            let free = free.filter(|pool| left.free(*pool) > 0);
+            let first = free.filter_map(|pool| Some((*for_slot[pool as usize].front()?, pool)));
+            first.min_by_key(|(waiter, _)| *waiter)
+        };
+        while let Some(((_, id), pool)) = first(&self.for_slot, &left) {
+            self.for_slot[pool as usize].pop_front();
+            left.take(pool);
+            released.push(id);
         }
         for may_be_slow in [false, true] {
             let mut free = bodies.free(may_be_slow);
@@ -79,15 +90,19 @@ impl ReadyQueue {
                     break;
                 }
                 free -= size;
-                self.ready.extend(waiters.pop_front());
+                released.extend(waiters.pop_front());
             }
+        }
+        for id in released.into_iter().rev() {
+            self.ready.push_front(id);
         }
     }
 
     /// The endpoints that wait for a slot or for memory.
     pub(super) fn waiters(&self) -> HashSet<i64> {
-        let waiters = self.for_slot.iter().chain(&self.for_memory);
-        waiters.flatten().copied().collect()
+        let for_slot = self.for_slot.iter().flatten().map(|(_, id)| id);
+        let for_memory = self.for_memory.iter().flatten();
+        for_slot.chain(for_memory).copied().collect()
     }
 
     /// Sets the time of the endpoint's next request for permission, unless it has an earlier one.
@@ -183,6 +198,19 @@ mod tests {
         queue.release_waiters(&slots, &bodies, |_| 0);
         assert_eq!(all(&mut queue), [1], "a waiter is queued once");
         assert_eq!(queue.waiters(), HashSet::from([2, 3, 4]));
+    }
+
+    #[test]
+    fn waiters_of_all_pools_go_in_the_order_of_arrival_and_before_others() {
+        let (mut queue, bodies) = (ReadyQueue::default(), Bodies::new(100));
+        for (id, pool) in [(1, Pool::Unknown), (2, Pool::Fast), (3, Pool::Unknown)] {
+            queue.wait_for_slot(id, pool);
+        }
+        queue.push(4);
+        // Unknown endpoints get at most one of two slots.
+        queue.release_waiters(&Slots::new(2, 1), &bodies, |_| 0);
+        assert_eq!(all(&mut queue), [1, 2, 4]);
+        assert_eq!(queue.waiters(), HashSet::from([3]));
     }
 
     #[test]

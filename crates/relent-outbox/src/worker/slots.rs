@@ -24,7 +24,7 @@ impl Pool {
 ///
 /// A slow attempt moves to the pool `Turned`: after a start no endpoint is known yet, and any may hang. This pool is
 /// limited, too, because each attempt has a connection.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Slots {
     fast: usize,
     /// The attempts of unknown endpoints, and their limit.

@@ -271,6 +271,28 @@ async fn responsive_endpoints_keep_half_of_the_slots() {
     running.worker.abort();
 }
 
+/// All slots are in use, by endpoints whose messages do not end.
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_waits_for_a_slot_is_served_before_those_with_a_backlog() {
+    let store = Memory::new((0..9).map(endpoint));
+    let mut few = config("one");
+    few.in_flight = 4;
+    let running = start(&store, &quick(), few);
+    for message in 0..8000 {
+        store.add(1 + message % 8, "x");
+    }
+    sleep(5 * SECOND).await;
+    for _ in 0..3 {
+        let late = store.add(9, "x");
+        store.hint(crate::store::Hinted::Endpoints([9].into()));
+        let began = Instant::now();
+        until(|| store.row(late, |row| row.ended.is_some())).await;
+        assert!(began.elapsed() <= SECOND, "{:?}", began.elapsed());
+    }
+    assert!(store.unended() > 1000, "there is still a backlog");
+    running.worker.abort();
+}
+
 /// The health that one owner has recorded applies for the next owner.
 #[tokio::test(start_paused = true)]
 async fn a_silent_endpoint_takes_no_fast_slot_under_its_next_owner() {
