@@ -266,7 +266,8 @@ impl<S: Store> EventLoop<S> {
             .then_some(self.calls.next_at());
         let looks = self.may_look() && !self.calls.is_busy(StoreCall::Find);
         // A renewed lease arrives as an event.
-        let find = (looks && self.lease.is_held(now)).then_some(self.search.next_at());
+        let find = (looks && self.lease.is_held(now))
+            .then(|| self.search.next_at().max(self.calls.next_at()));
         let is_stopping = self.permissions.is_stopping();
         let wake = self.queue.next_timer().filter(|_| !is_stopping);
         let next = [self.in_flight.next_timer(), settle, find, wake];

@@ -283,6 +283,26 @@ async fn a_delayed_result_does_not_overwrite_newer_health() {
     let _ = running.stop().await;
 }
 
+/// A hint asks for a search at once, which the pause of a failing store postpones.
+#[tokio::test(start_paused = true)]
+async fn a_worker_sleeps_until_it_may_call_a_failing_store_again() {
+    let store = Memory::new([endpoint(0)]);
+    store.fail("find", &[Fault::Before; 500]);
+    let worker = worker(&store, quick().transport(), config("one"));
+    let hint = worker.hint();
+    let running = run(worker);
+    sleep(20 * SECOND).await;
+    let metrics = tokio::runtime::Handle::current().metrics();
+    let before = metrics.worker_park_count(0);
+    for _ in 0..200 {
+        hint.wake();
+        sleep(SECOND / 10).await;
+    }
+    let parks = metrics.worker_park_count(0) - before;
+    assert!(parks < 2000, "{parks} in 20 s");
+    running.worker.abort();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_worker_without_a_lease_claims_nothing() {
     let store = Memory::new((0..4).map(endpoint));
