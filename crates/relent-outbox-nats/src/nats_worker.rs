@@ -103,30 +103,30 @@ impl NatsWorker {
         let (mut consumer, mut pause) = (None, None);
         loop {
             while attempts.try_join_next().is_some() {}
-            let (batch, slots, memory) = tokio::select! {
+            let asked = tokio::select! {
                 biased;
                 () = &mut shutdown => break,
-                asked = one.request_batch(&mut consumer, &mut pause, &slots, &memory) => match asked {
-                    Ok(batch) => batch,
-                    Err(error) => {
-                        observe::nats_error(&error);
-                        consumer = None;
-                        tokio::select! {
-                            () = &mut shutdown => break,
-                            () = sleep(RETRY_PAUSE) => continue,
-                        }
-                    }
-                }
+                asked = one.request_batch(&mut consumer, &mut pause, &slots, &memory) => asked,
             };
-            match one
-                .take(batch, (slots, memory), &mut attempts, shutdown.as_mut())
-                .await
-            {
+            let taken = match asked {
+                Ok((batch, slots, memory)) => {
+                    let free = (slots, memory);
+                    one.take(batch, free, &mut attempts, shutdown.as_mut())
+                        .await
+                }
+                Err(error) => Err(error),
+            };
+            match taken {
                 Ok(false) => {}
                 Ok(true) => break,
                 Err(error) => {
                     observe::nats_error(&error);
                     consumer = None;
+                    // NATS may refuse each request immediately, such as beyond the limits of the consumer.
+                    tokio::select! {
+                        () = &mut shutdown => break,
+                        () = sleep(RETRY_PAUSE) => {}
+                    }
                 }
             }
         }
@@ -224,7 +224,7 @@ impl SharedState {
                     return Ok(true);
                 }
                 // The next attempt exceeds the remaining bytes of this request.
-                (Ok(Some(Err(error))), _) if error.to_string().contains("MaxBytes") => {
+                (Ok(Some(Err(error))), _) if error.to_string().contains("Exceeds MaxBytes") => {
                     return Ok(stopping);
                 }
                 (Ok(Some(Err(error))), _) => return Err(error.to_string()),

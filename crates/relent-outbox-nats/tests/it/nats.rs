@@ -320,6 +320,40 @@ async fn a_nats_worker_stops_cleanly_while_nats_stops() {
     let _ = relay.end().await;
 }
 
+/// The consumer that an operator has created serves one request at a time, or none of this size.
+#[tokio::test(flavor = "multi_thread")]
+async fn nats_workers_whose_requests_are_refused_ask_once_a_second() {
+    use async_nats::jetstream::consumer::pull::Config;
+    let limits = [(1, 0), (0, 1)].map(|(max_waiting, max_bytes)| Config {
+        durable_name: Some("deliverers".to_owned()),
+        max_waiting,
+        max_bytes,
+        ..Config::default()
+    });
+    for limit in limits {
+        let Some(nats) = servers::nats() else { return };
+        let client = async_nats::connect(nats.url()).await.unwrap();
+        let context = async_nats::jetstream::new(client.clone());
+        let stream = async_nats::jetstream::stream::Config {
+            name: QueueName::default().to_string(),
+            subjects: vec![format!("{}.attempts", QueueName::default())],
+            ..Default::default()
+        };
+        let stream = context.create_stream(stream).await.unwrap();
+        stream.create_consumer(limit.clone()).await.unwrap();
+        let requests = "$JS.API.CONSUMER.MSG.NEXT.>";
+        let requests = client.subscribe(requests).await.unwrap();
+        client.flush().await.unwrap();
+        let workers = [deliverer(&nats).await, deliverer(&nats).await];
+        let until = tokio::time::sleep(Duration::from_secs(3));
+        let requests = requests.take_until(until).count().await;
+        assert!((3..=12).contains(&requests), "{limit:?}: {requests} in 3 s");
+        for worker in workers {
+            worker.end().await;
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn offers_that_did_not_start_are_cancelled_at_shutdown() {
     let Some(nats) = servers::nats() else { return };
