@@ -14,19 +14,24 @@ use super::slots::{Pool, Slots};
 #[derive(Debug, Default)]
 pub(super) struct ReadyQueue {
     ready: VecDeque<i64>,
-    /// The endpoints that are in `ready`, or wait for a slot or for memory: each is in one queue once.
+    /// Endpoints that have waited for a slot or for memory, to be checked before those in `ready`.
+    released: VecDeque<i64>,
+    /// The endpoints that are in `ready` or `released`, or wait for a slot or for memory: each is in one queue once.
     queued: HashSet<i64>,
-    /// Endpoints that wait for a slot, by pool, with the number of their arrival: pools share slots.
-    for_slot: [VecDeque<(u64, i64)>; 3],
-    arrivals: u64,
+    /// Endpoints that wait for a slot, by pool.
+    for_slot: [VecDeque<Waiter>; 3],
     /// Endpoints that wait for memory: those known to be fast, and others.
-    for_memory: [VecDeque<i64>; 2],
+    for_memory: [VecDeque<Waiter>; 2],
+    arrivals: u64,
     /// Endpoints that wait for permission, with the time of their next request.
     timers: BTreeSet<(Instant, i64)>,
     wakes: HashMap<i64, Instant>,
     /// The known due times of messages, with their endpoints.
     due: BTreeSet<(Instant, i64)>,
 }
+
+/// An endpoint that waits, after the number of its arrival: pools share slots, and all share the memory.
+type Waiter = (u64, i64);
 
 impl ReadyQueue {
     /// Queues an endpoint for a check, unless it is queued.
@@ -38,7 +43,7 @@ impl ReadyQueue {
 
     /// Takes the next endpoint to check.
     pub(super) fn pop(&mut self) -> Option<i64> {
-        self.ready.pop_front()
+        self.released.pop_front().or_else(|| self.ready.pop_front())
     }
 
     /// The check of an endpoint begins: from now on it may be queued again.
@@ -48,15 +53,20 @@ impl ReadyQueue {
 
     /// The endpoint waits until a slot of this pool is free.
     pub(super) fn wait_for_slot(&mut self, id: i64, pool: Pool) {
-        self.queued.insert(id);
-        self.arrivals += 1;
-        self.for_slot[pool as usize].push_back((self.arrivals, id));
+        let waiter = self.arrives(id);
+        self.for_slot[pool as usize].push_back(waiter);
     }
 
     /// The endpoint waits until memory for its payload is free. `may_be_slow`: it is not known to be fast.
     pub(super) fn wait_for_memory(&mut self, id: i64, may_be_slow: bool) {
+        let waiter = self.arrives(id);
+        self.for_memory[usize::from(may_be_slow)].push_back(waiter);
+    }
+
+    fn arrives(&mut self, id: i64) -> Waiter {
         self.queued.insert(id);
-        self.for_memory[usize::from(may_be_slow)].push_back(id);
+        self.arrivals += 1;
+        (self.arrivals, id)
     }
 
     /// Readies the waiting endpoints that now find a slot or memory, in the order of their arrival, before all others:
@@ -68,41 +78,34 @@ impl ReadyQueue {
         bodies: &Bodies,
         size: impl Fn(i64) -> usize,
     ) {
-        let mut released = Vec::new();
+        if !self.released.is_empty() {
+            // None is released for a slot that belongs to an earlier one.
+            return;
+        }
         let mut left = slots.clone();
-        let first = |for_slot: &[VecDeque<(u64, i64)>; 3], left: &Slots| {
-            let free = Pool::START_POOLS.into_iter();
-            let free = free.filter(|pool| left.free(*pool) > 0);
-            let first = free.filter_map(|pool| Some((*for_slot[pool as usize].front()?, pool)));
-            first.min_by_key(|(waiter, _)| *waiter)
-        };
-        while let Some(((_, id), pool)) = first(&self.for_slot, &left) {
+        while let Some((pool, id)) = first(Pool::START_POOLS, |pool| {
+            let waiter = self.for_slot[pool as usize].front()?;
+            (left.free(pool) > 0).then_some(*waiter)
+        }) {
             self.for_slot[pool as usize].pop_front();
             left.take(pool);
-            released.push(id);
+            self.released.push_back(id);
         }
-        for may_be_slow in [false, true] {
-            let mut free = bodies.free(may_be_slow);
-            let waiters = &mut self.for_memory[usize::from(may_be_slow)];
-            while let Some(&id) = waiters.front() {
-                let size = size(id);
-                if size > free {
-                    break;
-                }
-                free -= size;
-                released.extend(waiters.pop_front());
-            }
-        }
-        for id in released.into_iter().rev() {
-            self.ready.push_front(id);
+        let mut free = [false, true].map(|may_be_slow| bodies.free(may_be_slow));
+        while let Some((class, id)) = first([0, 1], |class: usize| {
+            let waiter = self.for_memory[class].front()?;
+            (size(waiter.1) <= free[class]).then_some(*waiter)
+        }) {
+            self.for_memory[class].pop_front();
+            free = free.map(|free| free.saturating_sub(size(id)));
+            self.released.push_back(id);
         }
     }
 
     /// The endpoints that wait for a slot or for memory.
     pub(super) fn waiters(&self) -> HashSet<i64> {
-        let for_slot = self.for_slot.iter().flatten().map(|(_, id)| id);
-        let for_memory = self.for_memory.iter().flatten();
-        for_slot.chain(for_memory).copied().collect()
+        let waiters = self.for_slot.iter().chain(&self.for_memory);
+        waiters.flatten().map(|(_, id)| *id).collect()
     }
 
     /// Sets the time of the endpoint's next request for permission, unless it has an earlier one.
@@ -157,6 +160,18 @@ impl ReadyQueue {
     }
 }
 
+/// The queue whose first waiter has come before those of the others, and that waiter.
+fn first<Q: Copy, const N: usize>(
+    queues: [Q; N],
+    waiter: impl Fn(Q) -> Option<Waiter>,
+) -> Option<(Q, i64)> {
+    let first = queues
+        .into_iter()
+        .filter_map(|queue| Some((waiter(queue)?, queue)));
+    let first = first.min_by_key(|(waiter, _)| *waiter);
+    first.map(|((_, id), queue)| (queue, id))
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -207,8 +222,10 @@ mod tests {
             queue.wait_for_slot(id, pool);
         }
         queue.push(4);
-        // Unknown endpoints get at most one of two slots.
-        queue.release_waiters(&Slots::new(2, 1), &bodies, |_| 0);
+        // Unknown endpoints get at most one of two slots. They may be checked later.
+        for _ in 0..2 {
+            queue.release_waiters(&Slots::new(2, 1), &bodies, |_| 0);
+        }
         assert_eq!(all(&mut queue), [1, 2, 4]);
         assert_eq!(queue.waiters(), HashSet::from([3]));
     }
@@ -227,6 +244,19 @@ mod tests {
         drop(held);
         queue.release_waiters(&slots, &bodies, size);
         assert_eq!(all(&mut queue), [50, 10]);
+    }
+
+    #[test]
+    fn endpoints_that_wait_for_memory_go_in_the_order_of_arrival() {
+        let (mut queue, slots) = (ReadyQueue::default(), Slots::new(1, 1));
+        let bodies = Bodies::new(100);
+        let _held = bodies.take(20, false).unwrap();
+        for (id, may_be_slow) in [(30, true), (40, false), (60, true), (10, false)] {
+            queue.wait_for_memory(id, may_be_slow);
+        }
+        // The third does not fit.
+        queue.release_waiters(&slots, &bodies, |id| usize::try_from(id).unwrap());
+        assert_eq!(all(&mut queue), [30, 40, 10]);
     }
 
     #[test]

@@ -293,6 +293,27 @@ async fn an_endpoint_that_waits_for_a_slot_is_served_before_those_with_a_backlog
     running.worker.abort();
 }
 
+/// All memory is in use, by endpoints whose messages do not end.
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_waits_for_memory_is_served_before_those_with_a_backlog() {
+    static PAYLOAD: [u8; 100_000] = [7; 100_000];
+    let store = Memory::new((0..4).map(endpoint));
+    let mut config = config("one");
+    config.body_bytes = 1;
+    let running = start(&store, &quick(), config);
+    for message in 0..1500 {
+        store.add(1 + message % 3, &PAYLOAD[..]);
+    }
+    sleep(5 * SECOND).await;
+    let late = store.add(4, &PAYLOAD[..]);
+    store.hint(crate::store::Hinted::Endpoints([4].into()));
+    let began = Instant::now();
+    until(|| store.row(late, |row| row.ended.is_some())).await;
+    assert!(began.elapsed() <= SECOND, "{:?}", began.elapsed());
+    assert!(store.unended() > 500, "there is still a backlog");
+    running.worker.abort();
+}
+
 /// The health that one owner has recorded applies for the next owner.
 #[tokio::test(start_paused = true)]
 async fn a_silent_endpoint_takes_no_fast_slot_under_its_next_owner() {
