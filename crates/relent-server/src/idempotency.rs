@@ -58,6 +58,9 @@
 //! the handler may have charged the card. The request does not run again unless the [`Takeover`] of the route
 //! declares that safe.
 //!
+//! The renewals run in the task of the handler. So a handler that blocks its thread for as long as the lease (30 s by
+//! default) loses it: run blocking work by `tokio::task::spawn_blocking`.
+//!
 //! An operator, or a job that queries the payment provider, can [resolve](UnknownOutcomes) the outcome.
 //!
 //! # The order of layers
