@@ -347,7 +347,7 @@ async fn nats_workers_whose_requests_are_refused_ask_once_a_second() {
         let workers = [deliverer(&nats).await, deliverer(&nats).await];
         let until = tokio::time::sleep(Duration::from_secs(3));
         let requests = requests.take_until(until).count().await;
-        assert!((3..=12).contains(&requests), "{limit:?}: {requests} in 3 s");
+        assert!((1..=12).contains(&requests), "{limit:?}: {requests} in 3 s");
         for worker in workers {
             worker.end().await;
         }
