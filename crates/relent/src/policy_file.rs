@@ -71,7 +71,7 @@ pub struct NamedPolicy {
 /// attempt_timeout = "60s"
 /// min_attempt_time = "100ms"    # the minimum time for an attempt before a limit
 /// final_attempt_before_deadline = true      # shortens the last delay so that one more attempt fits; false if absent
-/// max_delay = "32s"         # the cap; or "unlimited"; "60s" if absent and delays grow without end
+/// max_delay = "32s"         # the cap; or "unlimited"; if absent and delays grow without end: "60s", or the longest written delay
 /// ceiling = "before_jitter" # or "after_jitter"
 /// jitter = "full"           # none, equal, proportional:0.5, additive:1s, additive:1ms..1s
 /// throttled_initial = "2s"  # the first delay after a throttled failure; not for none, slotted, schedule

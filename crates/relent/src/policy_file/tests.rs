@@ -99,6 +99,55 @@ fn the_documented_policy_keys_match_the_parser() {
     }
 }
 
+/// As the descriptions of `jitter` and `max_delay` in the schema, which the page on policy files shows.
+#[test]
+fn an_absent_jitter_or_cap_depends_on_the_backoff() {
+    use std::time::Duration;
+
+    use relent_core::Jitter;
+    let minute = Some(Duration::from_secs(60));
+    let ten_minutes = Some(Duration::from_secs(600));
+    let tenth = Jitter::Proportional(0.1);
+    for (backoff, jitter, cap) in [
+        ("'none'", Jitter::None, None),
+        ("{ constant = { delay = '2m' } }", Jitter::Full, None),
+        (
+            "{ linear = { initial = '1s', step = '1s' } }",
+            Jitter::Full,
+            minute,
+        ),
+        ("{ exponential = { initial = '1s' } }", Jitter::Full, minute),
+        (
+            "{ exponential = { initial = '10m' } }",
+            Jitter::Full,
+            ten_minutes,
+        ),
+        ("{ fibonacci = { initial = '1s' } }", Jitter::Full, minute),
+        (
+            "{ decorrelated = { initial = '1s' } }",
+            Jitter::None,
+            minute,
+        ),
+        (
+            "{ slotted = { slot = '1s', exponent_limit = 10 } }",
+            Jitter::None,
+            None,
+        ),
+        ("{ schedule = { delays = ['1s', '6h'] } }", tenth, None),
+        (
+            "{ elapsed = { initial = '1s', fraction = 0.1 } }",
+            tenth,
+            None,
+        ),
+    ] {
+        let file = PolicyFile::parse(&format!("backoff = {backoff}"))
+            .unwrap_or_else(|error| panic!("{backoff}: {error}"));
+        let policy = &file.get(None).unwrap().policy;
+        assert_eq!(policy.jitter(), jitter, "{backoff}");
+        assert_eq!(policy.max_delay(), cap, "{backoff}");
+    }
+}
+
 #[test]
 fn a_text_that_starts_with_a_brace_is_parsed_as_json() {
     let file = PolicyFile::parse(
