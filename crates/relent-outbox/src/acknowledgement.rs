@@ -5,7 +5,9 @@ use std::time::SystemTime;
 
 use http::{HeaderMap, HeaderName, StatusCode};
 use relent_core::{Advice, Cause, Failure, Hint, Network, Policy, Scope};
-use relent_http::headers::{RELENT_MARK, STRIPE_SHOULD_RETRY, X_SHOULD_RETRY};
+use relent_http::headers::{
+    GRPC_RETRY_PUSHBACK_MS, RELENT_MARK, STRIPE_SHOULD_RETRY, X_SHOULD_RETRY,
+};
 use relent_http::{HintOptions, Mark, RequestInfo, classify, classify_listed};
 use serde_json::Value;
 
@@ -92,11 +94,13 @@ fn says(headers: &HeaderMap, what: &[u8]) -> bool {
 /// - 410 and `webhook-delivery: disable` set [`NotAcknowledged::gone`]. Whether this message has more attempts after a 410
 ///   depends on the policy.
 /// - `webhook-delivery: abort-message` ends the attempts for this message, whatever the policy says.
-/// - `x-should-retry: false` ends them, too, unless a [`Mark`] is beside it: that asks callers who wait for a response not
-///   to repeat it now, and the next attempt of a schedule comes later.
+/// - `x-should-retry: false` ends them, too, and so do the other fields by which a server says "do not retry":
+///   `stripe-should-retry: false`, and a `grpc-retry-pushback-ms` that is negative or unreadable. A [`Mark`] beside them
+///   cancels that: it asks callers who wait for a response not to repeat it now, and the next attempt of a schedule comes
+///   later.
 /// - A `Retry-After` is limited to the policy's `max_hint`. It never ends the attempts by itself.
-/// - A success status with a body that does not acknowledge is retried, and does not count against the endpoint's
-///   health.
+/// - A success status with a body that does not acknowledge is retried. It counts as a failure of the message and of the
+///   endpoint, but not for the circuit breaker.
 ///
 /// # Errors
 /// [`NotAcknowledged`] if it does not acknowledge.
@@ -196,7 +200,12 @@ fn without_mark(headers: &HeaderMap) -> Cow<'_, HeaderMap> {
         return Cow::Borrowed(headers);
     }
     let mut headers = headers.clone();
-    for name in [RELENT_MARK, X_SHOULD_RETRY, STRIPE_SHOULD_RETRY] {
+    for name in [
+        RELENT_MARK,
+        X_SHOULD_RETRY,
+        STRIPE_SHOULD_RETRY,
+        GRPC_RETRY_PUSHBACK_MS,
+    ] {
         headers.remove(name);
     }
     Cow::Owned(headers)
@@ -414,8 +423,21 @@ mod tests {
             let after = refused.failure.hint.delay();
             assert_eq!(after, Some(Duration::from_secs(60)));
         }
-        let refused = plain(422, &[("x-should-retry", "false")]).unwrap_err();
-        assert_eq!(refused.failure.hint.advice, Advice::DoNotRetry);
+    }
+
+    #[test]
+    fn each_field_for_do_not_retry_ends_a_message_unless_a_no_retry_marker_is_beside_it() {
+        for field in [
+            ("x-should-retry", "false"),
+            ("stripe-should-retry", "false"),
+            ("grpc-retry-pushback-ms", "-1"),
+            ("grpc-retry-pushback-ms", "soon"),
+        ] {
+            let refused = plain(422, &[field]).unwrap_err();
+            assert_eq!(refused.failure.hint.advice, Advice::DoNotRetry, "{field:?}");
+            let marked = plain(503, &[field, ("relent-mark", "exhausted")]).unwrap_err();
+            assert_eq!(marked.failure.hint.advice, Advice::None, "{field:?}");
+        }
     }
 
     #[test]
