@@ -275,6 +275,10 @@ impl<S: Store> IdempotencyLayer<S> {
 
     /// If the store fails, lets requests with a key through as if they had none. By default they are rejected with
     /// 503, because a duplicate cannot be detected.
+    ///
+    /// Such a request has no [`Execution`], and so no derived key. Its claim may have reached the store all the same:
+    /// then its outcome becomes unknown, although it may have had its effect. A job that finds no effect under the
+    /// derived key must not resolve it as [`NotApplied`](crate::store::Resolution::NotApplied).
     #[must_use]
     pub const fn fail_open(mut self) -> Self {
         self.settings.fail_open = true;
