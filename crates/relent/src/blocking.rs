@@ -26,9 +26,10 @@ pub use crate::ticker::BlockingTicker as Ticker;
 /// [`run`](Retry::run).
 ///
 /// Calling this declares that the operation may safely run twice. The closure may use captured
-/// `&mut` state. A running operation cannot be interrupted: an attempt timeout or a deadline that
-/// passes meanwhile takes effect when the operation returns. Use [`retry_with`] to pass the limit
-/// to the operation.
+/// `&mut` state. A running operation cannot be interrupted, so its result counts however late it
+/// is: a success is returned even after the deadline. After an error, a deadline that has passed
+/// meanwhile ends the retries. An attempt timeout has no effect, so use [`retry_with`] to pass the
+/// limit to the operation.
 ///
 /// # Errors
 /// `run` returns [`GaveUp`] with the last error, the reason and the number of attempts.

@@ -268,6 +268,37 @@ async fn a_deadline_cuts_off_the_running_attempt() {
     }
 }
 
+#[test]
+fn a_blocking_attempt_is_never_cut_off_and_its_late_result_counts() {
+    let policy = plain(9)
+        .into_builder()
+        .attempt_timeout(3 * SECOND)
+        .deadline(10 * SECOND)
+        .build()
+        .unwrap();
+    let clock = VirtualClock::new();
+    let late = blocking::retry(&policy, || {
+        clock.advance(20 * SECOND);
+        Ok::<_, ()>(clock.elapsed())
+    })
+    .clock(&clock)
+    .run();
+    assert_eq!(late.unwrap(), 20 * SECOND, "the first attempt");
+
+    let clock = VirtualClock::new();
+    let gave_up = blocking::retry_with(&policy, |attempt| {
+        assert!(attempt.limit <= Some(3 * SECOND));
+        clock.advance(5 * SECOND);
+        Err::<(), _>(attempt.number)
+    })
+    .clock(&clock)
+    .run()
+    .unwrap_err();
+    assert_eq!(gave_up.reason(), StopReason::Deadline);
+    assert_eq!(gave_up.error(), Some(&2), "no timeout in place of an error");
+    assert_eq!(clock.elapsed(), 11 * SECOND, "5 s, 1 s of backoff, 5 s");
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_last_real_error_survives_an_attempt_that_was_cut_off() {
     let policy = plain(1)
