@@ -34,8 +34,9 @@ pub use attempt::DestinationAttempt;
 /// # How long a call waits
 /// With the policy [`STANDARD`](Policy::STANDARD), a call with a deadline is queued until its deadline while the
 /// destination is down, for five minutes at most. A call without a deadline starts no attempt later than 30 s after
-/// it began, and 9 s while no attempt of this process has ever had a response from the destination. A running
-/// attempt is never cut off by that. A server's `Retry-After` beyond it ends the call immediately,
+/// it began, and 9 s while no attempt of this process has ever had a response from the destination. A response is
+/// a success, or a failure that names one, such as by [`Cause::Status`](crate::failure::Cause::Status). An error
+/// that nothing [classifies](crate::Retry::classify) is none. A running attempt is never cut off by that. A server's `Retry-After` beyond it ends the call immediately,
 /// with [`StopReason::RetryLater`](crate::StopReason::RetryLater). To wait longer, set a
 /// [`deadline`](crate::policy::PolicyBuilder::deadline). [`CircuitBreakerConfig`](crate::policy::CircuitBreakerConfig)
 /// has the limits.
