@@ -256,8 +256,8 @@ impl Server {
             .map_err(|failure| failure.error)
     }
 
-    /// Sends a request, and retries while the server may be starting. Every request of the API may be repeated; one with
-    /// a version that has taken effect then gets 412.
+    /// Sends a request, and retries while the server may be starting. Every request of the API may be repeated: one with
+    /// a version that has taken effect then gets 412, and a resend, send-now or test may make another attempt.
     async fn send_with_retry(
         &self,
         method: Method,
