@@ -70,8 +70,9 @@ impl Client {
         self.request(Method::HEAD, url)
     }
 
-    /// Starts a POST request. It is repeated only if the failed attempt was not processed, or if it has an
-    /// [idempotency key](RequestBuilder::idempotency_key).
+    /// Starts a POST request. It is repeated only if the failed attempt was not processed, or if it may run twice: if it
+    /// has an [idempotency key](RequestBuilder::idempotency_key) or a precondition, or is declared
+    /// [repeatable](RequestBuilder::repeatable), or the policy assumes that of all requests.
     pub fn post(&self, url: impl IntoUrl) -> RequestBuilder {
         self.request(Method::POST, url)
     }

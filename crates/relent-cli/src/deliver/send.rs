@@ -38,7 +38,7 @@ use crate::signals::Signals;
 /// The end of `relent deliver send --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
-  Directly to a URL, until it responds with 2xx or the policy gives up:
+  Directly to a URL, until it responds with 2xx or 410, or the policy gives up:
       relent deliver send https://shop.example/notify -d '{\"order\":17}'
 
   With the schedule of a payment provider, signed, to a machine of your own:
