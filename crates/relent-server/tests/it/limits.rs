@@ -990,6 +990,24 @@ async fn a_claim_has_one_time_limit_and_is_given_back_if_late() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn with_fail_open_a_claim_that_arrives_late_is_kept_and_its_outcome_is_unknown() {
+    let (payments, store) = (Payments::default(), Counted::default());
+    let layer = layer_over(store.clone()).fail_open();
+    store.set_late(Duration::from_secs(3));
+    let reply = payments.ask(&layer, pay("/", "a")).await.unwrap();
+    assert!(reply.is(200, "charge 1"), "{reply:?}");
+    assert!(payments.executions.lock().unwrap().is_empty());
+    store.set_late(Duration::ZERO);
+    sleep(Duration::from_secs(60)).await;
+    let duplicate = payments.ask(&layer, pay("/", "a")).await.unwrap();
+    assert!(
+        duplicate.is(409, "idempotency-outcome-unknown"),
+        "{duplicate:?}"
+    );
+    assert_eq!(payments.begun(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn duplicates_of_a_stalled_claim_are_rejected_with_it() {
     let (payments, store) = (Payments::default(), Counted::default());
     let layer = layer_over(store.clone());
