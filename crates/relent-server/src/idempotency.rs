@@ -116,6 +116,7 @@ pub use unknown::UnknownOutcomes;
 pub(crate) use work::KeyedRequest;
 
 use crate::fair_shares::Shares;
+use crate::observe;
 use crate::on_store_failure::OnStoreFailure;
 use crate::store::{Store, StoreFailure};
 use common::Common;
@@ -160,6 +161,7 @@ impl<S: Store> IdempotencyLayer<S> {
             #[cfg(any(feature = "postgres", feature = "sqlite"))]
             transactional: false,
         };
+        observe::starts();
         let common = Common {
             running: Running::default(),
             executions: Shares::new(Limits::DEFAULT.executions),

@@ -106,6 +106,12 @@ pub(crate) fn slots<W>(slots: &ConcurrencyLimiter<W>) {
     let _ = slots;
 }
 
+/// A layer for requests with a key was created.
+pub(crate) fn starts() {
+    #[cfg(feature = "metrics")]
+    meters::start_counters();
+}
+
 /// The result of a request with a key.
 pub(crate) fn keyed(result: &'static str) {
     #[cfg(feature = "metrics")]

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use metrics::{Key, Label, Level, Metadata, SharedString, with_recorder};
+use relent::observe::MetricKind;
 use relent_core::Criticality;
 
 use super::{
@@ -13,10 +14,21 @@ use super::{
 
 static METADATA: Metadata<'static> = Metadata::new(TARGET, Level::INFO, Some(module_path!()));
 
-/// Registers descriptions and units of the metrics with the installed recorder. Call it once, after installing a
-/// recorder.
+/// Registers descriptions and units of the metrics with the installed recorder, and each counter without labels with the
+/// value 0. Call it once, after installing a recorder.
 pub fn describe() {
     relent::observe::describe_metrics(&METRICS);
+    start_counters();
+}
+
+/// Sets each counter without labels to 0, so that `increase()` of PromQL sees its first event.
+pub(super) fn start_counters() {
+    for metric in METRICS {
+        if metric.kind == MetricKind::Counter && metric.labels.is_empty() {
+            let key = Key::from_static_name(metric.name);
+            with_recorder(|recorder| recorder.register_counter(&key, &METADATA).increment(0));
+        }
+    }
 }
 
 /// A metric name, a label and its value; empty strings for none.

@@ -107,7 +107,7 @@ pub const UNKNOWN: Metric = Metric::new(
     "relent_server_outcome_unknown_total",
     "executions",
     &[],
-    "Executions with an unknown outcome (in doubt).",
+    "Executions with an unknown outcome (in doubt), except those that ended with their process or could not be recorded.",
 );
 /// Resolved outcomes.
 pub const RESOLVED: Metric = Metric::new(

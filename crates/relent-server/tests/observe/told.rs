@@ -12,12 +12,13 @@ use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::{Full, StreamBody};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+use relent::observe::MetricKind;
 use relent_core::admission::{ConcurrencyConfig, ConcurrencyLimiterConfig, LimiterConfig};
 use relent_core::idempotency::{ClaimConfig, Fingerprint, Lease};
 use relent_server::ServerLayer;
 use relent_server::admission::{AdmissionLayer, Quota};
 use relent_server::idempotency::{Body, IdempotencyLayer};
-use relent_server::observe::RESOLVED;
+use relent_server::observe::{METRICS, RESOLVED, UNKNOWN};
 use relent_server::overload::OverloadLayer;
 use relent_server::store::{
     Change, Claimed, Key, Memory, Resolution, ResolveError, Store, StoredResponse, UnknownOutcome,
@@ -180,6 +181,7 @@ fn every_response_is_counted_and_important_events_are_emitted() {
         ("relent_server_idempotent_requests_total replayed", 2.0),
         ("relent_server_idempotent_requests_total run", 2.0),
         ("relent_server_idempotent_waits_total", 1.0),
+        ("relent_server_lease_lost_total", 0.0),
         ("relent_server_outcome_unknown_total", 1.0),
         ("relent_server_store_errors_total claim", 1.0),
         (
@@ -205,6 +207,27 @@ fn every_response_is_counted_and_important_events_are_emitted() {
     let replays = lines.iter().filter(|line| line.contains("was replayed"));
     assert!(replays.clone().count() == 2 && replays.clone().all(|line| line.contains(TRACE)));
     assert!(!lines.iter().any(|line| line.contains("secret")));
+}
+
+/// Otherwise an alert on `increase()` misses the first unknown outcome of a process.
+#[test]
+fn each_counter_without_labels_is_zero_from_the_start() {
+    let create_layer = || drop(IdempotencyLayer::anonymous(Memory::new()));
+    for start in [create_layer, relent_server::observe::describe] {
+        let recorder = DebuggingRecorder::new();
+        let snapshotter = recorder.snapshotter();
+        metrics::with_local_recorder(&recorder, start);
+        let counted = snapshotter.snapshot().into_vec().into_iter();
+        let counted: BTreeMap<_, _> = counted
+            .map(|(key, _, _, value)| (key.key().name().to_owned(), value))
+            .collect();
+        for metric in METRICS {
+            if metric.kind == MetricKind::Counter && metric.labels.is_empty() {
+                assert_eq!(counted[metric.name], DebugValue::Counter(0));
+            }
+        }
+        assert!(counted.contains_key(UNKNOWN.name));
+    }
 }
 
 #[test]
@@ -239,7 +262,8 @@ fn each_resolution_is_counted_and_reported() {
     tracing::subscriber::with_default(subscriber, || {
         metrics::with_local_recorder(&recorder, || runtime.block_on(resolve));
     });
-    let mut counts = snapshotter.snapshot().into_vec().into_iter();
+    let counts = snapshotter.snapshot().into_vec().into_iter();
+    let mut counts = counts.filter(|(_, _, _, value)| *value != DebugValue::Counter(0));
     let (key, _, _, value) = counts.next().unwrap();
     let labels: Vec<_> = key.key().labels().map(metrics::Label::value).collect();
     assert_eq!(
@@ -320,7 +344,9 @@ fn counted(play: impl Future<Output = ()>) -> BTreeMap<String, u64> {
             .map(|label| format!(" {}", label.value()));
         let name = format!("{}{}", key.key().name(), labels.collect::<String>());
         match value {
-            DebugValue::Counter(count) if name.starts_with("relent_server_") => Some((name, count)),
+            DebugValue::Counter(count) if count > 0 && name.starts_with("relent_server_") => {
+                Some((name, count))
+            }
             _ => None,
         }
     });
