@@ -430,7 +430,7 @@ impl Shared {
             },
         };
         if !begun && self.take_back(number) {
-            observe::offer_expired();
+            observe::attempt_withdrawn();
             return Err(NoResult::NotStarted);
         }
         let ended = async {

@@ -264,7 +264,7 @@ impl SharedState {
             Some(true) => {}
             Some(false) => {
                 acknowledge(message, AckKind::Ack).await;
-                observe::exchange("cancelled");
+                observe::worker_attempt("cancelled");
                 return;
             }
             None => {
@@ -302,7 +302,7 @@ impl SharedState {
                 false
             }
         };
-        observe::exchange(if accepted { result } else { "unreported" });
+        observe::worker_attempt(if accepted { result } else { "unreported" });
     }
 
     /// Whether the dispatcher permits the start; `None` if it does not respond.

@@ -7,10 +7,10 @@ use std::fmt::Display;
 
 use relent_outbox::observe::{Metric, MetricKind, count, start_counters};
 
-/// Offers of a dispatcher that expired because no NATS worker started the attempt.
-pub const OFFERS_EXPIRED: Metric = Metric::new(
+/// Attempts that a dispatcher withdrew because no NATS worker had started them.
+pub const ATTEMPTS_WITHDRAWN: Metric = Metric::new(
     MetricKind::Counter,
-    "relent_outbox_offers_expired_total",
+    "relent_outbox_attempts_withdrawn_total",
     "attempts",
     &[],
     "Attempts that `serve` withdrew, because no `relent deliver worker` had started them.",
@@ -36,16 +36,21 @@ pub const NATS_REFUSED: Metric = Metric::new(
 );
 /// Results of the attempts that a NATS worker took: `answered`; `failed` without a response; `cancelled` by the
 /// dispatcher before the start; `unreported` because the dispatcher was gone at the end.
-pub const EXCHANGES: Metric = Metric::new(
+pub const WORKER_ATTEMPTS: Metric = Metric::new(
     MetricKind::Counter,
-    "relent_outbox_exchanges_total",
+    "relent_outbox_worker_attempts_total",
     "attempts",
     &["result"],
     "Attempts that `relent deliver worker` took from NATS.",
 );
 
 /// All metrics of dispatchers and NATS workers.
-pub const METRICS: [Metric; 4] = [OFFERS_EXPIRED, NATS_ERRORS, NATS_REFUSED, EXCHANGES];
+pub const METRICS: [Metric; 4] = [
+    ATTEMPTS_WITHDRAWN,
+    NATS_ERRORS,
+    NATS_REFUSED,
+    WORKER_ATTEMPTS,
+];
 
 /// All labels, each with its values. No value comes from a message.
 pub const LABELS: [(&str, &[&str]); 2] = [
@@ -61,15 +66,15 @@ pub fn describe() {
 }
 
 pub(crate) fn dispatcher_starts() {
-    start_counters(&[OFFERS_EXPIRED, NATS_ERRORS, NATS_REFUSED], &LABELS);
+    start_counters(&[ATTEMPTS_WITHDRAWN, NATS_ERRORS, NATS_REFUSED], &LABELS);
 }
 
 pub(crate) fn nats_worker_starts() {
-    start_counters(&[NATS_ERRORS, NATS_REFUSED, EXCHANGES], &LABELS);
+    start_counters(&[NATS_ERRORS, NATS_REFUSED, WORKER_ATTEMPTS], &LABELS);
 }
 
-pub(crate) fn offer_expired() {
-    count(&OFFERS_EXPIRED, "");
+pub(crate) fn attempt_withdrawn() {
+    count(&ATTEMPTS_WITHDRAWN, "");
 }
 
 pub(crate) fn nats_error(error: &str) {
@@ -89,6 +94,6 @@ pub(crate) fn refused(reason: &'static str, error: &impl Display) {
     let _ = error;
 }
 
-pub(crate) fn exchange(result: &'static str) {
-    count(&EXCHANGES, result);
+pub(crate) fn worker_attempt(result: &'static str) {
+    count(&WORKER_ATTEMPTS, result);
 }

@@ -38,7 +38,7 @@ pub(crate) fn rate_admitted(admitted: Admitted) {
 }
 
 /// The rate limits rejected a request because of this quota.
-pub(crate) fn rate_refused(rejected: &Rejected, quota: Option<&Arc<str>>) {
+pub(crate) fn rate_rejected(rejected: &Rejected, quota: Option<&Arc<str>>) {
     let reason = match rejected {
         Rejected::Limited { .. } => "limited",
         Rejected::TooCostly { .. } => "too_costly",
@@ -46,7 +46,7 @@ pub(crate) fn rate_refused(rejected: &Rejected, quota: Option<&Arc<str>>) {
         Rejected::Shed(_) => "overloaded",
     };
     #[cfg(feature = "metrics")]
-    meters::rate_refused(reason, quota);
+    meters::rate_rejected(reason, quota);
     let _ = (reason, quota);
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn rate_refused(rejected: &Rejected, quota: Option<&Arc<str>>) {
 #[cfg(feature = "redis")]
 pub(crate) fn rate_limits_down() {
     #[cfg(feature = "metrics")]
-    meters::rate_refused("away", None);
+    meters::rate_rejected("redis_down", None);
 }
 
 /// Redis has started to fail, so the rate limits are no longer shared.
@@ -68,10 +68,10 @@ pub(crate) fn rate_failed((kind, code): (StoreFailureKind, Option<String>)) {
 
 /// The process decided about a request without Redis.
 #[cfg(feature = "redis")]
-pub(crate) fn rate_local(away: &'static str) {
+pub(crate) fn rate_local(fallback: &'static str) {
     #[cfg(feature = "metrics")]
-    meters::count((RATE_LOCAL.name, AWAY, away), None);
-    let _ = away;
+    meters::count((RATE_LOCAL.name, REDIS_DOWN, fallback), None);
+    let _ = fallback;
 }
 
 /// A request got a slot after this wait.
@@ -84,7 +84,7 @@ pub(crate) fn admitted(class: Criticality, waited: Duration) {
 
 /// A request was rejected by the overload layer.
 #[inline]
-pub(crate) fn turned_away(class: Criticality, rejected: &Rejected) {
+pub(crate) fn shed(class: Criticality, rejected: &Rejected) {
     let reason = match rejected {
         Rejected::Expired => "expired",
         Rejected::Shed(Shed {
@@ -94,7 +94,7 @@ pub(crate) fn turned_away(class: Criticality, rejected: &Rejected) {
         _ => "overloaded",
     };
     #[cfg(feature = "metrics")]
-    meters::count((TURNED_AWAY.name, REASON, reason), Some(class));
+    meters::count((SHED.name, REASON, reason), Some(class));
     let _ = (class, reason);
 }
 

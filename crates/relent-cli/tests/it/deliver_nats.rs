@@ -80,7 +80,7 @@ fn serve_dispatches_and_workers_deliver() {
     }
     assert_eq!(receiver.seen().len(), 20);
     let text = scrape(&metrics);
-    let counted = "relent_outbox_exchanges_total{result=\"answered\"} 20";
+    let counted = "relent_outbox_worker_attempts_total{result=\"answered\"} 20";
     assert!(text.contains(counted), "{text}");
     kill(Pid::from_raw(one.id() as i32), Signal::SIGTERM).unwrap();
     assert_eq!(finish(one).status, 0);
@@ -155,7 +155,7 @@ fn invalid_nats_messages_are_rejected_and_counted() {
             .then_some(text)
     });
     assert!(
-        text.contains("relent_outbox_exchanges_total{result=\"answered\"} 1"),
+        text.contains("relent_outbox_worker_attempts_total{result=\"answered\"} 1"),
         "{text}"
     );
     assert_eq!(receiver.seen().len(), 1);

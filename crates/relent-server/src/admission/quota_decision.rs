@@ -28,7 +28,7 @@ pub(super) enum RateLimitRejection {
     Limits(Rejected),
     /// The limits are in Redis, which is unreachable.
     #[cfg(feature = "redis")]
-    Away,
+    RedisDown,
 }
 
 /// The remaining quota, for the header `RateLimit`.

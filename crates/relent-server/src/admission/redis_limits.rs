@@ -61,7 +61,7 @@ use crate::store::failure::{Explained, explain};
 /// back, limits stand still until it has caught up. If it is set forward, limits fill up.
 pub struct RedisLimits {
     client: Client,
-    away: Away,
+    fallback: Fallback,
     namespace: String,
     max_wait: Duration,
     script: Script,
@@ -74,7 +74,7 @@ pub struct RedisLimits {
 
 /// The behaviour while Redis is unreachable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Away {
+enum Fallback {
     Open,
     Closed,
     Local(u32),
@@ -98,14 +98,14 @@ impl RedisLimits {
     /// resource.
     #[must_use]
     pub fn open(client: Client) -> Self {
-        Self::new(client, Away::Open)
+        Self::new(client, Fallback::Open)
     }
 
     /// Creates limits that reject every request with a quota while Redis is unreachable, with 503 and `Retry-After`.
     /// Use it for limits that must never be exceeded.
     #[must_use]
     pub fn closed(client: Client) -> Self {
-        Self::new(client, Away::Closed)
+        Self::new(client, Fallback::Closed)
     }
 
     /// Creates limits that each process enforces separately while Redis is unreachable. Rate and burst of each quota
@@ -113,13 +113,13 @@ impl RedisLimits {
     /// takes all of it.
     #[must_use]
     pub fn local(client: Client, processes: u32) -> Self {
-        Self::new(client, Away::Local(processes.max(1)))
+        Self::new(client, Fallback::Local(processes.max(1)))
     }
 
-    fn new(client: Client, away: Away) -> Self {
+    fn new(client: Client, fallback: Fallback) -> Self {
         Self {
             client,
-            away,
+            fallback,
             namespace: "relent".to_owned(),
             max_wait: Duration::from_millis(100),
             script: script(CLOCK),
@@ -149,7 +149,7 @@ impl fmt::Debug for RedisLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisLimits")
             .field("namespace", &self.namespace)
-            .field("away", &self.away)
+            .field("fallback", &self.fallback)
             .finish_non_exhaustive()
     }
 }
@@ -204,7 +204,10 @@ const LATE: u64 = 5;
 
 impl Limits {
     pub(super) fn new(fleet: Arc<RedisLimits>, quotas: &[Quota]) -> Self {
-        let share: Vec<Quota> = quotas.iter().map(|quota| fleet.away.share(quota)).collect();
+        let share: Vec<Quota> = quotas
+            .iter()
+            .map(|quota| fleet.fallback.share(quota))
+            .collect();
         Self {
             fleet,
             quotas: quotas.iter().map(Micros::of).collect(),
@@ -241,7 +244,7 @@ impl Limits {
                 };
                 limits.fleet.failed(now(), failure);
             }
-            observe::rate_local(limits.fleet.away.name());
+            observe::rate_local(limits.fleet.fallback.name());
             limits.decide_locally(now(), arrival, &applied)
         })
     }
@@ -253,12 +256,12 @@ impl Limits {
         mut arrival: Arrival,
         applied: &[AppliedQuota],
     ) -> Decision {
-        let verdict = match self.fleet.away {
-            Away::Open => Ok(Admitted {
+        let verdict = match self.fleet.fallback {
+            Fallback::Open => Ok(Admitted {
                 reserved_slot: false,
             }),
-            Away::Closed => Err(RateLimitRejection::Away),
-            Away::Local(_) => {
+            Fallback::Closed => Err(RateLimitRejection::RedisDown),
+            Fallback::Local(_) => {
                 arrival.cost = self.local_cost(arrival.cost, applied);
                 return self.local.decision(now, &arrival, applied);
             }
@@ -438,7 +441,7 @@ impl RedisLimits {
     }
 }
 
-impl Away {
+impl Fallback {
     /// For metrics.
     const fn name(self) -> &'static str {
         match self {
@@ -463,7 +466,7 @@ impl Away {
 }
 
 /// The response while Redis is unreachable and limits are `closed`.
-pub(super) fn away() -> ErrorResponse {
+pub(super) fn redis_down() -> ErrorResponse {
     let shed = Shed {
         advice: Advice::None,
         after: FAILURE_PAUSE,

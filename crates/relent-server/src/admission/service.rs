@@ -180,7 +180,7 @@ impl Shared {
                     }
                     _ => None,
                 };
-                observe::rate_refused(&rejected, violated.map(|quota| &quota.name));
+                observe::rate_rejected(&rejected, violated.map(|quota| &quota.name));
                 let name = |problem: Problem| match violated {
                     // RFC 9457 does not define this name, so `member` accepts it.
                     Some(quota) => problem
@@ -192,9 +192,11 @@ impl Shared {
                 refuse(request, &ErrorResponse::rejected(&rejected), name)
             }
             #[cfg(feature = "redis")]
-            RateLimitRejection::Away => {
+            RateLimitRejection::RedisDown => {
                 observe::rate_limits_down();
-                refuse(request, &super::redis_limits::away(), |problem| problem)
+                refuse(request, &super::redis_limits::redis_down(), |problem| {
+                    problem
+                })
             }
         }
     }

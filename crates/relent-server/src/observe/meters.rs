@@ -8,7 +8,7 @@ use relent::observe::MetricKind;
 use relent_core::Criticality;
 
 use super::{
-    ADMITTED, ANSWER_BYTES, CRITICALITY, IN_FLIGHT, LIMIT, METRICS, QUOTA, RATE_REFUSED, REASON,
+    ADMITTED, ANSWER_BYTES, CRITICALITY, IN_FLIGHT, LIMIT, METRICS, QUOTA, RATE_REJECTED, REASON,
     TARGET, WAIT, WAITING,
 };
 
@@ -60,14 +60,14 @@ pub(super) fn count(named: Named, class: Option<Criticality>) {
     });
 }
 
-pub(super) fn rate_refused(reason: &'static str, quota: Option<&Arc<str>>) {
+pub(super) fn rate_rejected(reason: &'static str, quota: Option<&Arc<str>>) {
     with_recorder(|recorder| {
         let quota = quota.map_or_else(|| "".into(), |quota| SharedString::from(Arc::clone(quota)));
         let labels = vec![
             Label::from_static_parts(REASON, reason),
             Label::new(QUOTA, quota),
         ];
-        let key = Key::from_parts(RATE_REFUSED.name, labels);
+        let key = Key::from_parts(RATE_REJECTED.name, labels);
         recorder.register_counter(&key, &METADATA).increment(1);
     });
 }

@@ -14,9 +14,9 @@ pub const RATE_ADMITTED: Metric = Metric::new(
     "Requests that the rate limits admitted.",
 );
 /// Rejections by the rate limits.
-pub const RATE_REFUSED: Metric = Metric::new(
+pub const RATE_REJECTED: Metric = Metric::new(
     MetricKind::Counter,
-    "relent_server_rate_refused_total",
+    "relent_server_rate_rejected_total",
     "requests",
     &[REASON, QUOTA],
     "Requests that the rate limits rejected, with the quota that rejected them.",
@@ -26,8 +26,8 @@ pub const RATE_LOCAL: Metric = Metric::new(
     MetricKind::Counter,
     "relent_server_rate_local_total",
     "requests",
-    &[AWAY],
-    "Requests decided without Redis while Redis was unreachable; also counted as admitted or refused.",
+    &[REDIS_DOWN],
+    "Requests decided without Redis while Redis was unreachable; also counted as admitted or rejected.",
 );
 /// Admissions by the overload layer.
 pub const ADMITTED: Metric = Metric::new(
@@ -38,9 +38,9 @@ pub const ADMITTED: Metric = Metric::new(
     "Requests that the overload layer admitted: each got a slot.",
 );
 /// Rejections by the overload layer.
-pub const TURNED_AWAY: Metric = Metric::new(
+pub const SHED: Metric = Metric::new(
     MetricKind::Counter,
-    "relent_server_turned_away_total",
+    "relent_server_shed_total",
     "requests",
     &[CRITICALITY, REASON],
     "Requests that the overload layer rejected (load shedding).",
@@ -145,10 +145,10 @@ pub const ANSWER_BYTES: Metric = Metric::new(
 /// All metrics of a server.
 pub const METRICS: [Metric; 17] = [
     RATE_ADMITTED,
-    RATE_REFUSED,
+    RATE_REJECTED,
     RATE_LOCAL,
     ADMITTED,
-    TURNED_AWAY,
+    SHED,
     WAIT,
     LIMIT,
     IN_FLIGHT,
@@ -172,7 +172,7 @@ pub const QUOTA: &str = "quota";
 /// Label: the reason for the rejection.
 pub const REASON: &str = "reason";
 /// Label: the behaviour while Redis is unreachable.
-pub const AWAY: &str = "away";
+pub const REDIS_DOWN: &str = "redis_down";
 /// Label: the result of a request with an idempotency key.
 pub const RESULT: &str = "result";
 /// Label: the resolution of an unknown outcome.
@@ -189,7 +189,7 @@ pub const LABELS: [(&str, &str); 8] = [
     (
         REASON,
         "of rate limits: `limited`; `too_costly` (more than a whole burst); `expired` (the caller's deadline has \
-         passed); `away` (Redis was unreachable). Of the overload layer: `overloaded`; `do_not_retry` (overloaded, \
+         passed); `redis_down` (Redis was unreachable). Of the overload layer: `overloaded`; `do_not_retry` (overloaded, \
          and most attempts are retries); `expired`. Of webhooks: `missing` or `malformed` fields, `no_match` of the \
          signatures, `out_of_time`, `unknown_sender`",
     ),
@@ -198,7 +198,7 @@ pub const LABELS: [(&str, &str); 8] = [
         "the quota that rejected the request; if several did, the one with the longest delay; empty if none did",
     ),
     (
-        AWAY,
+        REDIS_DOWN,
         "the configured behaviour while Redis is unreachable: `open` (admit), `closed` (reject), `local` (limit alone)",
     ),
     (

@@ -207,7 +207,7 @@ impl Refusing {
     }
 
     fn answer<B>(self, rejected: &Rejected) -> Response<Body<B>> {
-        observe::turned_away(self.class, rejected);
+        observe::shed(self.class, rejected);
         refusal::answer(rejected, self.form)
     }
 }

@@ -304,7 +304,7 @@ impl HeldSlot {
             Ok(Arrived::Waits(waiting)) => waiting.await,
             Err(rejected) => Err(rejected),
         };
-        let again = again.inspect_err(|rejected| observe::turned_away(self.0.class, rejected))?;
+        let again = again.inspect_err(|rejected| observe::shed(self.0.class, rejected))?;
         let number = again.lock().0.take();
         self.lock().0 = number;
         Ok(())

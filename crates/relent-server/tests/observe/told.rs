@@ -184,12 +184,9 @@ fn every_response_is_counted_and_important_events_are_emitted() {
         ("relent_server_lease_lost_total", 0.0),
         ("relent_server_outcome_unknown_total", 1.0),
         ("relent_server_store_errors_total claim", 1.0),
-        (
-            "relent_server_turned_away_total do_not_retry SHEDDABLE",
-            1.0,
-        ),
-        ("relent_server_turned_away_total expired CRITICAL", 1.0),
-        ("relent_server_turned_away_total overloaded CRITICAL", 1.0),
+        ("relent_server_shed_total do_not_retry SHEDDABLE", 1.0),
+        ("relent_server_shed_total expired CRITICAL", 1.0),
+        ("relent_server_shed_total overloaded CRITICAL", 1.0),
         ("relent_server_waiting", 0.0),
     ];
     let expected: BTreeMap<_, _> = expected
@@ -315,10 +312,10 @@ fn rate_limit_decisions_are_counted_by_quota() {
     counts.sort_by_key(|(name, labels, _)| (name.clone(), labels.clone()));
     let expected = [
         ("relent_server_rate_admitted_total", ["false"].as_slice()),
-        ("relent_server_rate_refused_total", &["expired", ""]),
-        ("relent_server_rate_refused_total", &["limited", "service"]),
+        ("relent_server_rate_rejected_total", &["expired", ""]),
+        ("relent_server_rate_rejected_total", &["limited", "service"]),
         (
-            "relent_server_rate_refused_total",
+            "relent_server_rate_rejected_total",
             &["too_costly", "service"],
         ),
     ];
@@ -385,8 +382,8 @@ fn local_rate_limit_decisions_are_counted() {
         ("relent_server_rate_local_total closed", 2),
         ("relent_server_rate_local_total local", 2),
         ("relent_server_rate_local_total open", 2),
-        ("relent_server_rate_refused_total away ", 2),
-        ("relent_server_rate_refused_total limited service", 1),
+        ("relent_server_rate_rejected_total redis_down ", 2),
+        ("relent_server_rate_rejected_total limited service", 1),
     ];
     let expected = expected.map(|(name, count)| (name.to_owned(), count));
     assert_eq!(counts, expected.into());
@@ -425,7 +422,7 @@ fn a_rejection_after_an_upload_is_counted_by_the_overload_layer() {
             1,
         ),
         ("relent_server_idempotent_requests_total run", 1),
-        ("relent_server_turned_away_total overloaded CRITICAL", 1),
+        ("relent_server_shed_total overloaded CRITICAL", 1),
     ];
     let expected = expected.map(|(name, count)| (name.to_owned(), count));
     assert_eq!(counts, expected.into());

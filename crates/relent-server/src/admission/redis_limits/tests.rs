@@ -318,9 +318,9 @@ fn a_local_share_divides_rate_and_burst() {
         ..LimiterConfig::new(100, Duration::from_secs(1))
     };
     let quota = Quota::new("a", config).unwrap();
-    let share = Away::Local(4).share(&quota).config;
+    let share = Fallback::Local(4).share(&quota).config;
     assert_eq!((share.per, share.burst), (Duration::from_secs(4), 3));
-    assert_eq!(Away::Open.share(&quota).config, config);
+    assert_eq!(Fallback::Open.share(&quota).config, config);
 }
 
 /// A missing number must not be read as 0, which would admit every request.
