@@ -25,8 +25,8 @@ Examples:
       relent simulate template service > orders.toml     # and fill it in
       relent advise orders.toml > policy.toml
 
-  The same from the latencies of the last hour, and a page that compares the
-  policy with others:
+  The same from the latencies of the last hour, with [latency] removed from
+  orders.toml, and a page that compares the policy with others:
       curl -s http://orders.internal/metrics > before.txt    # an hour before
       curl -s http://orders.internal/metrics > now.txt
       relent advise orders.toml --histogram now.txt --baseline before.txt \\
@@ -259,7 +259,7 @@ fn advice(args: &AdviseArgs) -> Result<PolicyAdvice, ExitError> {
         }
         (Some(_), Some(_)) => {
             return Err(ExitError::usage(format!(
-                "{name}: latency: given twice; remove [latency], or leave out --histogram"
+                "{name}: latency: given as [latency] and by --histogram; remove one of them"
             )));
         }
         (None, None) => {

@@ -29,7 +29,9 @@ impl ScenarioError {
     }
 
     pub(crate) fn toml(text: &str, error: &toml::de::Error) -> Self {
-        let span = error.span().filter(|span| *span != (0..text.len()));
+        // The table of the whole text has an empty span: if it lacks a key, no line has to do with that.
+        let span = error.span();
+        let span = span.filter(|span| *span != (0..0) && *span != (0..text.len()));
         let before = span.and_then(|span| text.get(..span.start));
         Self {
             message: plain(error.message()),

@@ -137,6 +137,18 @@ fn a_scenario_error_is_plain_text_and_suggests_the_nearest_name() {
 }
 
 #[test]
+fn a_missing_key_has_the_line_of_its_table_only() {
+    let without_clients = "[service]\ncapacity = 3\n";
+    let without_effect =
+        "clients.arrivals.herd = { clients = 1 }\n[[outages]]\nat = \"1s\"\nfor = \"1s\"\n";
+    for (text, line) in [(without_clients, None), (without_effect, Some(2))] {
+        let error = Scenario::parse(text).unwrap_err();
+        assert!(error.to_string().starts_with("missing key `"), "{error}");
+        assert_eq!(error.line(), line, "{error}");
+    }
+}
+
+#[test]
 fn an_outage_has_a_recovery_only_if_ten_seconds_of_requests_follow_it() {
     let ends = |lasts: &str| {
         let text = "clients.arrivals.poisson = { rate = 9, for = \"20s\" }\n\
