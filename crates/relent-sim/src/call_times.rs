@@ -19,7 +19,7 @@ struct Waits {
     due: u64,
     backoff: u64,
     held: u64,
-    held_answered: u64,
+    held_while_up: u64,
     retried: bool,
 }
 
@@ -34,9 +34,9 @@ pub(crate) struct CallTimes {
     retried: Latencies,
     backoff: Latencies,
     held: Latencies,
-    held_answered: Latencies,
+    held_while_up: Latencies,
     faults: FaultPeriods,
-    back: Latencies,
+    success_after_fault: Latencies,
     unanswered: u64,
 }
 
@@ -46,8 +46,8 @@ pub(crate) struct Summary {
     pub(crate) retried: Option<Times>,
     pub(crate) backoff: Option<Times>,
     pub(crate) held: Option<Times>,
-    pub(crate) held_answered: Option<Times>,
-    pub(crate) back: Option<Times>,
+    pub(crate) held_while_up: Option<Times>,
+    pub(crate) success_after_fault: Option<Times>,
     pub(crate) unanswered: u64,
 }
 
@@ -74,9 +74,9 @@ impl CallTimes {
             retried: Latencies::new(),
             backoff: Latencies::new(),
             held: Latencies::new(),
-            held_answered: Latencies::new(),
+            held_while_up: Latencies::new(),
             faults: FaultPeriods::of(scenario),
-            back: Latencies::new(),
+            success_after_fault: Latencies::new(),
             unanswered: 0,
         }
     }
@@ -138,12 +138,12 @@ impl CallTimes {
                 self.retried.record(now - made);
                 self.backoff.record(waits.backoff);
                 self.held.record(waits.held);
-                self.held_answered.record(waits.held_answered);
+                self.held_while_up.record(waits.held_while_up);
             }
         }
         if let Some(time) = self.faults.since_first(made, now) {
             match ended.succeeded {
-                true => self.back.record(time),
+                true => self.success_after_fault.record(time),
                 false => self.unanswered += 1,
             }
         }
@@ -163,8 +163,8 @@ impl CallTimes {
             retried: times(&self.retried),
             backoff: times(&self.backoff),
             held: times(&self.held),
-            held_answered: times(&self.held_answered),
-            back: times(&self.back),
+            held_while_up: times(&self.held_while_up),
+            success_after_fault: times(&self.success_after_fault),
             unanswered: self.unanswered,
         }
     }
@@ -188,7 +188,7 @@ impl Waits {
         due: NO_BACKOFF,
         backoff: 0,
         held: 0,
-        held_answered: 0,
+        held_while_up: 0,
         retried: false,
     };
 
@@ -205,7 +205,7 @@ impl Waits {
         }
         self.held += now - due;
         if let Some(from) = first_success(answered, due, now) {
-            self.held_answered = self.held_answered.max(now - from);
+            self.held_while_up = self.held_while_up.max(now - from);
         }
     }
 }
@@ -318,8 +318,8 @@ mod tests {
         assert_eq!(max(summary.retried), Some(4.1));
         assert_eq!(max(summary.backoff), Some(0.1));
         assert_eq!(max(summary.held), Some(3.85));
-        assert_eq!(max(summary.held_answered), Some(3.0));
-        assert_eq!(summary.back, None, "there was no fault");
+        assert_eq!(max(summary.held_while_up), Some(3.0));
+        assert_eq!(summary.success_after_fault, None, "there was no fault");
     }
 
     #[test]
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(summary.backoff.unwrap().max_s, 0.9);
         assert_eq!(summary.held.unwrap().max_s, 2.0, "none in its backoff");
         assert_eq!(
-            summary.held_answered.unwrap().max_s,
+            summary.held_while_up.unwrap().max_s,
             0.0,
             "nobody succeeded"
         );

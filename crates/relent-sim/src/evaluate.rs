@@ -13,10 +13,10 @@ use crate::study::in_parallel;
 /// The loss of goodput from which a policy counts as worse than no retries.
 pub const WORSE_GOODPUT_LOSS: f64 = 0.01;
 /// The loss of goodput in the last quarter of the time from which a policy counts as not recovering.
-pub const STUCK_LATE_GOODPUT_LOSS: f64 = 0.1;
+pub const LATE_GOODPUT_LOSS: f64 = 0.1;
 /// The factor by which a run is prolonged before a policy counts as not recovering: a backlog or a slow recovery is
 /// over by then.
-pub const STUCK_TIME_FACTOR: u32 = 4;
+pub const RECOVERY_TIME_FACTOR: u32 = 4;
 /// The gain of goodput from which another policy counts as better.
 pub const BETTER_GOODPUT_GAIN: f64 = 0.02;
 /// Runs of the first pass; a suspicious policy gets [`CLOSE_SEEDS`] more.
@@ -82,8 +82,8 @@ pub struct Evaluation {
     /// The loss of goodput against no retries; `None` if the first pass was not suspicious.
     pub lost: Option<Difference>,
     /// The policy does not recover and no retries do: long after the fault far fewer requests succeed, also in a run
-    /// [`STUCK_TIME_FACTOR`] times as long.
-    pub stuck: bool,
+    /// [`RECOVERY_TIME_FACTOR`] times as long.
+    pub does_not_recover: bool,
     /// The policy is clearly worse than no retries.
     pub worse: bool,
     /// Other policies that complete clearly more without more attempts, with the gain.
@@ -93,8 +93,8 @@ pub struct Evaluation {
 impl Evaluation {
     /// Whether it does not recover or is worse than no retries.
     #[must_use]
-    pub const fn is_stuck_or_worse(&self) -> bool {
-        self.stuck || self.worse
+    pub const fn is_worse_or_does_not_recover(&self) -> bool {
+        self.does_not_recover || self.worse
     }
 }
 
@@ -175,8 +175,8 @@ impl Runs {
 /// "#)?;
 /// let off = Policy::builder(Backoff::None).max_retries(0).build()?;
 /// let naive = Policy::builder(Backoff::constant(Duration::from_millis(1))).max_retries(10).build()?;
-/// assert!(evaluate(&stall, &off, &naive, &[]).stuck);
-/// assert!(!evaluate(&stall, &off, &off, &[]).is_stuck_or_worse());
+/// assert!(evaluate(&stall, &off, &naive, &[]).does_not_recover);
+/// assert!(!evaluate(&stall, &off, &off, &[]).is_worse_or_does_not_recover());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use]
@@ -207,7 +207,7 @@ fn evaluate_closely(
     let (means, without) = (runs.means(), off.means());
     // Half of each threshold is suspicious.
     let suspicious = without.goodput - means.goodput > WORSE_GOODPUT_LOSS / 2.0
-        || without.late - means.late > STUCK_LATE_GOODPUT_LOSS / 2.0;
+        || without.late - means.late > LATE_GOODPUT_LOSS / 2.0;
     let rivals = others.iter().filter(|(_, other)| {
         let other = other.means();
         other.goodput - means.goodput > BETTER_GOODPUT_GAIN / 2.0
@@ -219,7 +219,7 @@ fn evaluate_closely(
             means,
             off: without,
             lost: None,
-            stuck: false,
+            does_not_recover: false,
             worse: false,
             better: Vec::new(),
         };
@@ -239,28 +239,26 @@ fn evaluate_closely(
         means,
         off: off.means(),
         lost: Some(lost),
-        stuck: off
-            .beyond(&runs, |run| run.late)
-            .exceeds(STUCK_LATE_GOODPUT_LOSS)
-            && stays_stuck(scenario, off_policy, policy, seeds.clone()),
+        does_not_recover: off.beyond(&runs, |run| run.late).exceeds(LATE_GOODPUT_LOSS)
+            && never_recovers(scenario, off_policy, policy, seeds.clone()),
         worse: lost.exceeds(WORSE_GOODPUT_LOSS),
         better: better.collect(),
     }
 }
 
 /// Whether it still does not recover when requests continue for much longer after the same fault.
-fn stays_stuck(
+fn never_recovers(
     scenario: &Scenario,
     off: &Policy,
     policy: &Policy,
     seeds: std::ops::Range<u64>,
 ) -> bool {
     let mut longer = scenario.clone();
-    longer.clients.arrivals.prolong(STUCK_TIME_FACTOR);
-    let max_events = MAX_EVENTS * u64::from(STUCK_TIME_FACTOR);
+    longer.clients.arrivals.prolong(RECOVERY_TIME_FACTOR);
+    let max_events = MAX_EVENTS * u64::from(RECOVERY_TIME_FACTOR);
     let runs = |policy| Runs::bounded(&longer, policy, seeds.clone(), max_events);
     let difference = runs(off).beyond(&runs(policy), |run| run.late);
-    difference.exceeds(STUCK_LATE_GOODPUT_LOSS)
+    difference.exceeds(LATE_GOODPUT_LOSS)
 }
 
 /// Draws scenarios and evaluates policies in each, on `threads` threads, and calls `on_case` after each. The cases
@@ -315,7 +313,7 @@ pub struct Tally {
     /// The number of scenarios.
     pub cases: usize,
     /// Scenarios in which the policy does not recover.
-    pub stuck: usize,
+    pub does_not_recover: usize,
     /// Scenarios in which it is worse than no retries.
     pub worse: usize,
     /// Scenarios in which another policy is better.
@@ -345,7 +343,7 @@ pub fn tally(cases: &[Case], policy: usize) -> Vec<Tally> {
         Tally {
             of,
             cases: evaluated.len(),
-            stuck: number(|one| one.stuck),
+            does_not_recover: number(|one| one.does_not_recover),
             worse: number(|one| one.worse),
             better: number(|one| !one.better.is_empty()),
         }
@@ -387,11 +385,14 @@ mod tests {
             .unwrap();
         let late = |policy| Runs::of(&scenario, policy, 1..5).means().late;
         assert!(
-            late(&off()) - late(&slow) > STUCK_LATE_GOODPUT_LOSS,
+            late(&off()) - late(&slow) > LATE_GOODPUT_LOSS,
             "it seems not to recover"
         );
         let evaluation = evaluate(&scenario, &off(), &slow, &[]);
-        assert!(evaluation.worse && !evaluation.stuck, "{evaluation:?}");
+        assert!(
+            evaluation.worse && !evaluation.does_not_recover,
+            "{evaluation:?}"
+        );
     }
 
     #[test]

@@ -220,8 +220,8 @@ pub fn play(
                 off,
                 late: late(&metrics),
                 attempts: metrics.attempts as f64 / metrics.requests.max(1) as f64,
-                held_s: metrics.held_answered.map_or(0.0, |times| times.max_s),
-                answer_s: metrics.back.map_or(0.0, |times| times.max_s),
+                held_s: metrics.held_while_up.map_or(0.0, |times| times.max_s),
+                answer_s: metrics.success_after_fault.map_or(0.0, |times| times.max_s),
             },
             None => CellResult::given_up(off),
         };

@@ -219,17 +219,19 @@ pub const TIMES: [Group; 6] = [
         name: "held while up",
         measures: &[
             time("p99", NINETY_NINE_PERCENT_TAKE_NO_LONGER, |m| {
-                Some(m.held_answered?.p99_s)
+                Some(m.held_while_up?.p99_s)
             }),
-            time("max", LONGEST_TIME, |m| Some(m.held_answered?.max_s)),
+            time("max", LONGEST_TIME, |m| Some(m.held_while_up?.max_s)),
         ],
     },
     // From the end of a fault to the success of a request that was open then.
     Group {
         name: "success after fault",
         measures: &[
-            time("p50", HALF_TAKE_NO_LONGER, |m| Some(m.back?.p50_s)),
-            time("max", LONGEST_TIME, |m| Some(m.back?.max_s)),
+            time("p50", HALF_TAKE_NO_LONGER, |m| {
+                Some(m.success_after_fault?.p50_s)
+            }),
+            time("max", LONGEST_TIME, |m| Some(m.success_after_fault?.max_s)),
         ],
     },
 ];
@@ -239,7 +241,7 @@ pub const TIMES: [Group; 6] = [
 #[must_use]
 pub fn times_shown(rows: &[Vec<&Metrics>]) -> Vec<&'static Group> {
     let mut runs = rows.iter().flatten();
-    if !runs.any(|run| run.retried.is_some() || run.back.is_some()) {
+    if !runs.any(|run| run.retried.is_some() || run.success_after_fault.is_some()) {
         return Vec::new();
     }
     let exists = |measure: &Measure| rows.iter().any(|runs| measure.estimate(runs).is_some());

@@ -67,10 +67,10 @@ pub struct Metrics {
     pub held: Option<Times>,
     /// The longest time for which one of their retries was held while the destination responded: from the first
     /// success of another caller after its backoff. That caller may be in another process. The resolution is 10 ms.
-    pub held_answered: Option<Times>,
+    pub held_while_up: Option<Times>,
     /// For requests that were open at the end of a fault: the time from then to their success, without the time of
     /// later faults. `None` if there are none.
-    pub back: Option<Times>,
+    pub success_after_fault: Option<Times>,
     /// The number of those requests that never succeeded.
     pub unanswered: u64,
     /// Events of the run: the cost of its simulation.

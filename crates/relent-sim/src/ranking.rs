@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::evaluate::{STUCK_LATE_GOODPUT_LOSS, WORSE_GOODPUT_LOSS};
+use crate::evaluate::{LATE_GOODPUT_LOSS, WORSE_GOODPUT_LOSS};
 use crate::metrics::Metrics;
 use crate::scenario::{Model, Scenario};
 use crate::study::{Estimate, RunResult};
@@ -146,9 +146,7 @@ pub fn warnings(scenario: &Scenario, runs: &[RunResult], off: &[RunResult]) -> V
     let late = |metrics: &Metrics| metrics.late_goodput.unwrap_or(metrics.goodput);
     let not_recovered = off.iter().zip(runs).filter(|(off, run)| match (off, run) {
         (Ok(off), Ok(run)) => {
-            off.ttr_s.is_some()
-                && run.ttr_s.is_none()
-                && late(off) - late(run) > STUCK_LATE_GOODPUT_LOSS
+            off.ttr_s.is_some() && run.ttr_s.is_none() && late(off) - late(run) > LATE_GOODPUT_LOSS
         }
         (off, run) => off.is_ok() && run.is_err(),
     });

@@ -264,8 +264,8 @@ impl Recorder {
             retried,
             backoff,
             held,
-            held_answered,
-            back,
+            held_while_up,
+            success_after_fault,
             unanswered,
         } = self.calls.finish();
         Metrics {
@@ -295,8 +295,8 @@ impl Recorder {
             retried,
             backoff,
             held,
-            held_answered,
-            back,
+            held_while_up,
+            success_after_fault,
             unanswered,
             events: self.events,
         }

@@ -70,8 +70,8 @@ fn badness(row: &Row) -> f64 {
     let of = |run: Metrics| match row.measure.as_str() {
         "goodput" => -run.goodput,
         "attempts" => run.attempts as f64 / run.requests as f64,
-        "held" => run.held_answered.map_or(0.0, |held| held.p99_s),
-        "answer" => run.back.map_or(0.0, |back| back.max_s),
+        "held" => run.held_while_up.map_or(0.0, |held| held.p99_s),
+        "answer" => run.success_after_fault.map_or(0.0, |times| times.max_s),
         other => panic!("{other} is not measured"),
     };
     let runs = run_all(&row.scenario, &[Policy::STANDARD], &[2001, 2002], 2, &|| ());

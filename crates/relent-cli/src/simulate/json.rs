@@ -40,8 +40,8 @@ struct Run<'a> {
     retried: Option<Times>,
     backoff: Option<Times>,
     held: Option<Times>,
-    held_answered: Option<Times>,
-    back: Option<Times>,
+    held_while_up: Option<Times>,
+    success_after_fault: Option<Times>,
     unanswered: u64,
 }
 
@@ -113,8 +113,8 @@ pub(super) fn json(
                 retried: metrics.retried,
                 backoff: metrics.backoff,
                 held: metrics.held,
-                held_answered: metrics.held_answered,
-                back: metrics.back,
+                held_while_up: metrics.held_while_up,
+                success_after_fault: metrics.success_after_fault,
                 unanswered: metrics.unanswered,
             })
         });

@@ -13,7 +13,7 @@ use super::input::NamedItem;
 use super::options::{PolicyList, Threads, count};
 use super::progress::progress;
 use super::ranked::OFF;
-use crate::console::print;
+use crate::console::{counted, print};
 use crate::exit_status::ExitError;
 use crate::options::seed;
 
@@ -30,19 +30,20 @@ Examples:
 Each policy is compared with off, and with the built-in policies of other
 systems, on the same requests. A difference counts if it exceeds its 99 %
 confidence interval over ten seeds:
-  stuck       does not recover: of the requests of the last quarter of the time,
-              long after the fault, fewer complete than with off, by more than
-              .1; and also in a run of four times the time
-  worse       fewer requests complete than with off, by more than .01
-  better      with another built-in policy more requests complete, by more than
-              .02, without more attempts
+  does not recover   of the requests of the last quarter of the time, long after
+                     the fault, fewer complete than with off, by more than .1;
+                     and also in a run of four times the time
+  worse              fewer requests complete than with off, by more than .01
+  better             with another built-in policy more requests complete, by
+                     more than .02, without more attempts
 
 The generator broad draws all kinds of conditions, large populations above all.
 everyday draws services at any distance with short queues and high loads, few
 and low-traffic callers, and random fast failures.
 
-Exit status: 0; 1 if a policy is stuck or worse than off, or the result cannot
-be written; 2 if the options or a policy are wrong.";
+Exit status: 0; 1 if with a policy a service does not recover, or it is worse
+than off, or the result cannot be written; 2 if the options or a policy are
+wrong.";
 
 /// The arguments of `relent simulate random`.
 #[derive(Args, Debug)]
@@ -156,7 +157,7 @@ pub(super) fn run(args: &RandomArgs) -> Result<(), ExitError> {
         print(&report(&policy.name, index, &cases, &contenders)).map_err(ExitError::failed)?;
         for case in &cases {
             let evaluation = &case.evaluations[index];
-            found += usize::from(evaluation.is_stuck_or_worse());
+            found += usize::from(evaluation.is_worse_or_does_not_recover());
             if let (Some(folder), Some(what)) = (&args.output, what(evaluation)) {
                 save(folder, &policy.name, &files[index], what, case, evaluation)?;
             }
@@ -165,7 +166,7 @@ pub(super) fn run(args: &RandomArgs) -> Result<(), ExitError> {
     match found {
         0 => Ok(()),
         found => Err(ExitError::failed(format!(
-            "in {found} of {} evaluations a policy was stuck or worse than off",
+            "in {found} of {} evaluations a service did not recover with a policy, or it was worse than off",
             cases.len() * evaluated.len()
         ))),
     }
@@ -173,8 +174,8 @@ pub(super) fn run(args: &RandomArgs) -> Result<(), ExitError> {
 
 /// Names the finding in a word.
 fn what(evaluation: &Evaluation) -> Option<&'static str> {
-    match (evaluation.stuck, evaluation.worse) {
-        (true, _) => Some("stuck"),
+    match (evaluation.does_not_recover, evaluation.worse) {
+        (true, _) => Some("does not recover"),
         (false, true) => Some("worse"),
         (false, false) if !evaluation.better.is_empty() => Some("better"),
         (false, false) => None,
@@ -184,8 +185,8 @@ fn what(evaluation: &Evaluation) -> Option<&'static str> {
 /// Formats the findings for one policy.
 fn report(name: &str, index: usize, cases: &[Case], others: &[Contender<'_>]) -> String {
     let mut text = format!(
-        "{name}, in {} random scenarios{} compared with off\n\n",
-        cases.len(),
+        "{name}, in {}{} compared with off\n\n",
+        counted(cases.len() as u64, "random scenario"),
         by(cases)
     );
     let found = cases
@@ -193,14 +194,14 @@ fn report(name: &str, index: usize, cases: &[Case], others: &[Contender<'_>]) ->
         .filter_map(|case| Some((case, what(&case.evaluations[index])?)));
     let found: Vec<_> = found.collect();
     if !found.is_empty() {
-        text += "number  found   goodput  late   attempts  off: goodput  late   better\n";
+        text += "number  found             goodput  late   attempts  off: goodput  late   better\n";
     }
     for (case, what) in &found {
         let evaluation = &case.evaluations[index];
         let (means, off) = (evaluation.means, evaluation.off);
         let _ = writeln!(
             text,
-            "{:<7} {what:<7} {:.4}  {:.3}  {:>8.2}  {:>12.4}  {:.3}   {}",
+            "{:<7} {what:<16}  {:.4}  {:.3}  {:>8.2}  {:>12.4}  {:.3}   {}",
             case.drawn.number,
             means.goodput,
             means.late,
@@ -216,8 +217,8 @@ fn report(name: &str, index: usize, cases: &[Case], others: &[Contender<'_>]) ->
     };
     let _ = writeln!(
         text,
-        "\n{} stuck, {} worse than off, {} in which another is better\n",
-        count(&|one| one.stuck),
+        "\nscenarios: {} in which it does not recover, {} worse than off, {} in which another is better\n",
+        count(&|one| one.does_not_recover),
         count(&|one| one.worse),
         count(&|one| !one.better.is_empty()),
     );
@@ -234,7 +235,7 @@ fn report(name: &str, index: usize, cases: &[Case], others: &[Contender<'_>]) ->
         let _ = writeln!(text, "              {} {goodput:.4}", other.name);
     }
     if !found.is_empty() {
-        text += "\nby dimension: scenarios, stuck, worse than off, another better\n";
+        text += "\nby dimension: scenarios, those in which it does not recover, worse than off, another better\n";
         let levels = tally(cases, index).into_iter();
         for tally in levels.filter(|tally| tally.cases > 0) {
             let (dimension, level) = tally.of;
@@ -243,7 +244,7 @@ fn report(name: &str, index: usize, cases: &[Case], others: &[Contender<'_>]) ->
                 "{:<34} {:>4} {:>4} {:>4} {:>4}",
                 format!("{dimension}: {level}"),
                 tally.cases,
-                tally.stuck,
+                tally.does_not_recover,
                 tally.worse,
                 tally.better,
             );
@@ -303,7 +304,7 @@ fn save(
     evaluation: &Evaluation,
 ) -> Result<(), ExitError> {
     let number = case.drawn.number;
-    let path = folder.join(format!("{file}-{what}-{number}.toml"));
+    let path = folder.join(format!("{file}-{}-{number}.toml", what.replace(' ', "-")));
     let (means, off) = (evaluation.means, evaluation.off);
     let levels = case.drawn.levels.iter();
     let levels: Vec<String> = levels

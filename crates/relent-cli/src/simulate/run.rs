@@ -87,11 +87,12 @@ runs; each run has policy, goodput, amplification, ttr_s, drain_s, peak,
 duplicates, fairness, efficiency, p50_ms, p99_ms, p999_ms, attempts, requests,
 successes, give_ups (requests that the policy gave up), drops, layers: for each
 layer of a chain, from the clients down, calls_in and calls_out, and classes:
-for each class of requests name, requests and successes. ended, retried,
-backoff, held, held_answered and back are the times of the further tables, each
-with count (of requests), p50_s, p99_s and max_s; unanswered counts requests
-that were open at the end of a fault and never succeed. Numbers that do not
-exist, such as the time to recover of a service that does not, are null.
+for each class of requests name, requests and successes. ended (all requests),
+retried, backoff, held, held_while_up and success_after_fault are the times of
+the further tables, each with count (of requests), p50_s, p99_s and max_s;
+unanswered counts requests that were open at the end of a fault and never
+succeed. Numbers that do not exist, such as the time to recover of a service
+that does not, are null.
 
 A report is one HTML file without external resources: the behaviour over time,
 latencies, the attempts of a thundering herd with and without jitter, the

@@ -170,8 +170,8 @@ mod tests {
             retried: waits(second),
             backoff: waits(second),
             held: waits(second),
-            held_answered: waits(second),
-            back: waits(second),
+            held_while_up: waits(second),
+            success_after_fault: waits(second),
             ..made.clone()
         };
         let runs = [234.56, 987.65].map(all);

@@ -40,7 +40,6 @@ fn json_has_one_line_for_each_seed_with_every_policy() {
         [
             "amplification",
             "attempts",
-            "back",
             "backoff",
             "classes",
             "drain_s",
@@ -52,7 +51,7 @@ fn json_has_one_line_for_each_seed_with_every_policy() {
             "give_ups",
             "goodput",
             "held",
-            "held_answered",
+            "held_while_up",
             "layers",
             "p50_ms",
             "p999_ms",
@@ -61,6 +60,7 @@ fn json_has_one_line_for_each_seed_with_every_policy() {
             "policy",
             "requests",
             "retried",
+            "success_after_fault",
             "successes",
             "ttr_s",
             "unanswered",
@@ -275,14 +275,17 @@ fn random_scenarios_worse_than_off_are_saved_and_can_be_run() {
     let none = judged("1", "off");
     assert_eq!((none.status, &*none.stderr), (0, ""), "{}", none.stdout);
     assert!(
-        none.stdout.contains("0 stuck, 0 worse than off"),
+        none.stdout
+            .contains("0 in which it does not recover, 0 worse than off"),
         "{}",
         none.stdout
     );
     let guilty = judged("1", naive.to_str().unwrap());
     assert_eq!(guilty.status, 1, "{}", guilty.stdout);
     assert!(
-        guilty.stderr.contains("was stuck or worse than off"),
+        guilty
+            .stderr
+            .contains("did not recover with a policy, or it was worse than off"),
         "{}",
         guilty.stderr
     );

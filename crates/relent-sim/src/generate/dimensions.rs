@@ -101,18 +101,18 @@ dimensions! {
         range("one", 3, 1.0, 1.0), range("few", 3, 2.0, 20.0), range("many", 2, 20.0, 2000.0),
     ];
     RATE, "rate", "requests per second, without bursts and spikes", [
-        range("usual", 3, 20.0, 70.0), range("low", 2, 4.0, 20.0), range("high", 3, 70.0, 200.0),
+        range("medium", 3, 20.0, 70.0), range("low", 2, 4.0, 20.0), range("high", 3, 70.0, 200.0),
     ], everyday [
-        range("usual", 3, 4.0, 50.0), range("low", 3, 0.2, 4.0), range("high", 2, 50.0, 200.0),
+        range("medium", 3, 4.0, 50.0), range("low", 3, 0.2, 4.0), range("high", 2, 50.0, 200.0),
     ];
-    LOAD, "load", "requests over capacity; everyday: light where the rate is low", [
-        range("usual", 3, 0.5, 0.8), range("light", 2, 0.1, 0.5), range("high", 3, 0.8, 0.95),
+    LOAD, "load", "requests over capacity; everyday: low where the rate is low", [
+        range("medium", 3, 0.5, 0.8), range("low", 2, 0.1, 0.5), range("high", 3, 0.8, 0.95),
         range("too high", 1, 1.0, 1.3),
     ], everyday [
-        range("light", 1, 0.001, 0.05), range("usual", 3, 0.3, 0.8), range("high", 4, 0.8, 0.95),
+        range("low", 1, 0.001, 0.05), range("medium", 3, 0.3, 0.8), range("high", 4, 0.8, 0.95),
         range("too high", 2, 0.95, 1.1),
     ];
-    SHAPE, "shape", "how the load changes; k: the highest rate over the capacity", [
+    SHAPE, "load shape", "how the load changes; k: the highest rate over the capacity", [
         plain("steady", 10), range("spike", 2, 1.5, 5.0), range("bursts", 2, 1.2, 5.0),
         range("step", 1, 1.05, 2.0), range("ramp", 1, 0.8, 1.2), range("wave", 1, 0.8, 1.3),
         plain("closed", 2),
@@ -127,15 +127,15 @@ dimensions! {
         plain("none", 4), plain("blackout", 3), plain("stall", 2), range("brownout", 3, 0.3, 0.9),
         range("failures", 1, 0.2, 1.0), range("loss", 1, 0.05, 0.3), plain("restart", 1),
     ];
-    BEGIN, "begin", "the start of the fault", [plain("warm", 3), plain("at the start", 2)],
-        everyday [plain("warm", 1), plain("at the start", 1)];
-    LENGTH, "length", "the duration of the fault in seconds, at most a quarter of the time", [
-        range("seconds", 3, 2.0, 10.0), range("short", 1, 0.3, 2.0), range("long", 3, 10.0, 60.0),
+    BEGIN, "fault start", "when the fault starts", [plain("after a warm-up", 3), plain("at the start", 2)],
+        everyday [plain("after a warm-up", 1), plain("at the start", 1)];
+    LENGTH, "fault duration", "in seconds, at most a quarter of the time", [
+        range("medium", 3, 2.0, 10.0), range("short", 1, 0.3, 2.0), range("long", 3, 10.0, 60.0),
     ];
-    PATTERN, "pattern", "the repetition of the fault; the period in seconds, half of which is bad", [
+    PATTERN, "fault pattern", "its repetition; the period in seconds, half of which is bad", [
         plain("once", 5), range("windows", 2, 4.0, 40.0), range("flapping", 2, 0.5, 4.0),
     ];
-    PART, "part", "the part of the service that the fault affects", [
+    PART, "affected part", "the part of the service that the fault affects", [
         plain("all", 4), plain("one node", 3), plain("node by node", 1), plain("one class", 2),
     ], everyday [plain("all", 4), plain("one node", 1), plain("node by node", 1)];
     NODES, "nodes", "nodes of the service", [
@@ -149,7 +149,7 @@ dimensions! {
     WORKERS, "workers", "of a node; a service takes up to a second on average", [
         range("one", 3, 1.0, 1.0), range("some", 2, 2.0, 10.0), range("many", 2, 10.0, 100.0),
     ];
-    TIME, "time", "the distribution of service times; the sigma of a lognormal", [
+    TIME, "service time", "its distribution; the sigma of a lognormal", [
         plain("exponential", 3), plain("constant", 1), range("lognormal", 2, 0.5, 2.0),
     ];
     QUEUE, "queue", "the length at which it rejects; milliseconds of work, or attempts", [
@@ -169,37 +169,38 @@ dimensions! {
     FAST, "fast failures", "the probability of a fast failure, independent of load", [
         plain("none", 1),
     ], everyday [plain("none", 2), range("few", 2, 0.01, 0.1), range("many", 2, 0.1, 0.5)];
-    FAST_AS, "seen as", "the form in which callers see errors and rejections", [
+    FAST_AS, "failures as", "the form in which callers see errors and rejections", [
         plain("503", 1),
     ], everyday [plain("503", 2), plain("429", 1), plain("reset", 2), plain("refused", 1)];
     LOSS, "network loss", "the probability that a message is lost", [
-        plain("none", 6), range("little", 2, 0.001, 0.03), range("much", 1, 0.03, 0.2),
-    ], everyday [plain("none", 8), range("little", 1, 0.001, 0.03)];
-    WAY, "way", "of a message, in milliseconds", [
-        range("near", 3, 0.1, 2.0), range("region", 2, 2.0, 20.0), range("far", 1, 20.0, 100.0),
-    ], everyday [range("near", 2, 0.01, 1.0), range("region", 3, 1.0, 20.0), range("far", 3, 20.0, 150.0)];
-    TIMEOUT, "attempt timeout", "in seconds, no less than three mean services; or so many of those and a way", [
-        range("usual", 4, 0.3, 2.0), range("long", 2, 2.0, 10.0), range("tight", 2, 2.0, 6.0),
+        plain("none", 6), range("low", 2, 0.001, 0.03), range("high", 1, 0.03, 0.2),
+    ], everyday [plain("none", 8), range("low", 1, 0.001, 0.03)];
+    WAY, "one-way delay", "of a message, in milliseconds", [
+        range("short", 3, 0.1, 2.0), range("medium", 2, 2.0, 20.0), range("long", 1, 20.0, 100.0),
+    ], everyday [range("short", 2, 0.01, 1.0), range("medium", 3, 1.0, 20.0), range("long", 3, 20.0, 150.0)];
+    TIMEOUT, "attempt timeout", "in seconds, no less than three mean services; tight: so many of those and two delays", [
+        range("medium", 4, 0.3, 2.0), range("long", 2, 2.0, 10.0), range("tight", 2, 2.0, 6.0),
     ];
     DEADLINE, "deadline", "in seconds, no less than the attempt timeout", [
-        range("usual", 3, 5.0, 30.0), range("short", 2, 1.0, 5.0), range("long", 2, 30.0, 120.0),
+        range("medium", 3, 5.0, 30.0), range("short", 2, 1.0, 5.0), range("long", 2, 30.0, 120.0),
     ];
     RETRY_AFTER, "Retry-After", "of rejections, the same for all callers, in seconds", [
-        plain("none", 4), range("said", 1, 1.0, 10.0),
-    ], everyday [plain("none", 8), range("said", 1, 1.0, 10.0)];
-    LIMITER, "limiter", "the Retry-After of a limiter; its rate over that of the requests", [
-        plain("none", 10), range("nothing", 1, 0.5, 1.5), range("a time for all", 1, 0.5, 1.5), range("slots", 1, 0.5, 1.5),
+        plain("none", 4), range("sent", 1, 1.0, 10.0),
+    ], everyday [plain("none", 8), range("sent", 1, 1.0, 10.0)];
+    LIMITER, "limiter", "a rate limit, and the Retry-After of its rejections; its rate over that of the requests", [
+        plain("none", 10), range("without Retry-After", 1, 0.5, 1.5), range("one Retry-After for all", 1, 0.5, 1.5),
+        range("reserved slots", 1, 0.5, 1.5),
     ], everyday [plain("none", 1)];
     SHEDDER, "shedder", "is load shed by queue delay?", [plain("no", 6), plain("yes", 1)];
     CLASSES, "classes", "kinds of requests; the cost of the second", [
         plain("one", 4), range("two", 1, 3.0, 30.0),
     ], everyday [plain("one", 1)];
-    CHAIN, "chain", "layers that retry", [plain("1", 8), plain("2", 2), plain("3", 1)],
+    CHAIN, "layers", "that retry, one above the other", [plain("1", 8), plain("2", 2), plain("3", 1)],
         everyday [plain("1", 1)];
     RESTARTS, "client restarts", "of all processes, in the fault or at a quarter of the time", [
         plain("none", 5), plain("simultaneous", 1), plain("rolling", 1),
     ];
-    CHAIN_PROPAGATES, "chain propagates", "between layers: cancellation; headers: deadlines and no-retry markers, too", [
+    CHAIN_PROPAGATES, "layers propagate", "between layers: cancellation; headers: deadlines and no-retry markers, too", [
         plain("nothing", 1), plain("cancellation", 2), plain("headers", 1),
     ], everyday [plain("nothing", 1)];
 }

@@ -308,9 +308,9 @@ fn service(
         let _ = writeln!(text, "retry_after = {}", seconds(retry_after));
     }
     let says = match limiter.level {
-        "nothing" => Some("\"none\"".to_owned()),
-        "slots" => Some("\"slots\"".to_owned()),
-        "a time for all" => Some(seconds(draw.between(1.0, 10.0))),
+        "without Retry-After" => Some("\"none\"".to_owned()),
+        "reserved slots" => Some("\"slots\"".to_owned()),
+        "one Retry-After for all" => Some(seconds(draw.between(1.0, 10.0))),
         _ => None,
     };
     let shedder = draw.of(&all::SHEDDER);
@@ -355,7 +355,7 @@ fn outages(draw: &mut FixedRandom, frame: &LoadFrame) -> OutageSection {
         };
     }
     let quarter = frame.lasts / 4.0;
-    let at = match draw.of(&all::BEGIN).is("warm") {
+    let at = match draw.of(&all::BEGIN).is("after a warm-up") {
         true => quarter,
         false => 0.0,
     };

@@ -50,10 +50,13 @@ fn naive_retries_are_found_worse_and_no_retries_never_are() {
     };
     let cases = evaluated(2);
     assert_eq!(cases.len(), numbers.len());
-    assert!(number(&cases, 0, |one| one.stuck) >= 2, "{cases:#?}");
+    assert!(
+        number(&cases, 0, |one| one.does_not_recover) >= 2,
+        "{cases:#?}"
+    );
     assert!(number(&cases, 0, |one| one.worse) >= 4, "{cases:#?}");
     assert_eq!(
-        number(&cases, 1, Evaluation::is_stuck_or_worse),
+        number(&cases, 1, Evaluation::is_worse_or_does_not_recover),
         0,
         "{cases:#?}"
     );
