@@ -354,11 +354,11 @@ fn no_such_name(host: &str) -> NoConnection {
 }
 
 fn not_connected(address: SocketAddr, error: &io::Error) -> NoConnection {
-    let what = match error.kind() {
-        io::ErrorKind::ConnectionRefused => "connection refused by",
-        _ => "no connection to",
+    let text = match error.kind() {
+        io::ErrorKind::ConnectionRefused => format!("connection refused by {address}"),
+        _ => format!("no connection to {address}: {error}"),
     };
-    let mut failed = NoConnection::of(Network::Connect, format!("{what} {address}: {error}"));
+    let mut failed = NoConnection::of(Network::Connect, text);
     failed.fault = FaultKind::of_io(error);
     failed
 }

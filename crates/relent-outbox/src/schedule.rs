@@ -132,8 +132,8 @@ pub fn warnings(policy: &Policy) -> Vec<Finding> {
         .collect();
     if !ranges.is_empty() {
         let why = format!(
-            "a message is dead after one answer with a status of {}: list in retry_on what a receiver may answer while it is being \
-             repaired, such as [\"5xx\", \"4xx\", \"3xx\", \"timeout\", \"network\"]",
+            "a message becomes a dead letter after one response with a status of {}: list in retry_on the responses of a \
+             receiver that is being repaired, such as [\"5xx\", \"4xx\", \"3xx\", \"timeout\", \"network\"]",
             ranges.join(", ")
         );
         warnings.push(Finding::warning("retry_on", why));

@@ -127,7 +127,10 @@ impl fmt::Display for InvalidTarget {
                 "a user or a password in a URL is not sent: sign the messages, or put a token into the path",
             ),
             Self::Port(port) => {
-                write!(f, "port {port} is not called: 80, 443 and those from 1024 on are")
+                write!(
+                    f,
+                    "port {port} is not allowed: use 80, 443, or 1024 and above"
+                )
             }
             Self::NoHost => f.write_str("the URL names no host"),
             Self::Forbidden(forbidden) => forbidden.fmt(f),

@@ -384,10 +384,26 @@ fn described(shown: &Value) -> String {
             let _ = writeln!(printed, "{name:<12}  {value}");
         }
     }
-    for attempt in shown["attempts"].as_array().into_iter().flatten() {
+    for (attempt, is_resend) in with_resends(shown) {
+        if is_resend {
+            printed.push_str("resent\n");
+        }
         let _ = writeln!(printed, "{}", attempt_line(attempt));
     }
     printed
+}
+
+/// The attempts, each with whether it is the first after a resend, from which the numbers start again.
+fn with_resends(shown: &Value) -> impl Iterator<Item = (&Value, bool)> {
+    let mut before = 0;
+    shown["attempts"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(move |attempt| {
+            let number = attempt["number"].as_u64().unwrap_or_default();
+            (attempt, number <= std::mem::replace(&mut before, number))
+        })
 }
 
 /// Formats the payload and the header fields of attempts, without control characters.
@@ -406,7 +422,10 @@ fn contents(shown: &Value) -> String {
     for line in body.unwrap_or_default().lines() {
         let _ = writeln!(printed, "    {}", sanitized(line));
     }
-    for attempt in shown["attempts"].as_array().into_iter().flatten() {
+    for (attempt, is_resend) in with_resends(shown) {
+        if is_resend {
+            printed.push_str("resent\n");
+        }
         let _ = writeln!(printed, "attempt {}", attempt["number"]);
         for (side, mark) in [("request", '>'), ("response", '<')] {
             for field in attempt[side].as_array().into_iter().flatten() {

@@ -15,7 +15,7 @@ use crate::options::duration;
 
 /// The interval at which the state of a message is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// A due message that no worker has started is reported after this time.
+/// A due message whose attempt has not started is reported after this time.
 const WORKER_TIME: Duration = Duration::from_secs(3);
 /// The longest wait for the end of a message, unless another is given.
 pub(super) const WAIT_LIMIT: &str = "5m";

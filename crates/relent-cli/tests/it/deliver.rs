@@ -149,6 +149,8 @@ fn a_dead_letter_can_be_listed_shown_and_replayed_until_acknowledged() {
     assert_eq!(missing["done"], false);
     assert!(missing["detail"].as_str().unwrap().contains("msg_no"));
     server.message_is(&id, "delivered");
+    let shown = run(&["show", &id]);
+    assert!(shown.stdout.contains("\nresent\nattempt 1, "), "{shown:?}");
     let none = run(&["replay", "--endpoint", "shop", "--json"]);
     ok(&none);
     assert_eq!(json_of(&none), json!({ "resent": 0 }));

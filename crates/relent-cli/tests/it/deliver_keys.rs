@@ -407,7 +407,9 @@ fn registering_a_policy_that_ends_messages_early_returns_a_warning() {
     };
     let said = add(&["--policy", "early.toml"]);
     assert!(
-        said.contains("warning: policy: retry_on: a message is dead after one answer"),
+        said.contains(
+            "warning: policy: retry_on: a message becomes a dead letter after one response"
+        ),
         "{said}"
     );
     fs::write(

@@ -96,7 +96,7 @@ impl Wait {
                 wait(WaitReason::Held(held.hold_reason), detail, until)
             }
             _ => {
-                let detail = "it is due, and no worker has started it yet".to_owned();
+                let detail = "it is due; its attempt has not started yet".to_owned();
                 wait(WaitReason::Worker, detail, None)
             }
         })

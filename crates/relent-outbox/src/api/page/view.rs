@@ -686,9 +686,9 @@ pub(super) fn content(
                 }
             }
         }
-        @for attempt in attempts {
+        @for (attempt, is_resend) in with_resends(attempts) {
             section {
-                h2 { "Attempt " (attempt.number) }
+                h2 { "Attempt " (attempt.number) @if is_resend { ", after a resend" } }
                 p.note { (exact(attempt.started_ms)) }
                 h3 { "Request" }
                 (fields(&attempt.request))
@@ -775,6 +775,13 @@ pub(super) fn message(
     }
 }
 
+/// The attempts, each with whether it is the first after a resend, from which the numbers start again.
+fn with_resends(attempts: &[AttemptRecord]) -> impl Iterator<Item = (&AttemptRecord, bool)> {
+    let before = std::iter::once(0).chain(attempts.iter().map(|attempt| attempt.number));
+    let pairs = attempts.iter().zip(before);
+    pairs.map(|(attempt, before)| (attempt, attempt.number <= before))
+}
+
 fn attempt_table(attempts: &[AttemptRecord]) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-labelledby="attempts" {
@@ -785,9 +792,9 @@ fn attempt_table(attempts: &[AttemptRecord]) -> Markup {
                     th scope="col" { "Address" }
                 } }
                 tbody {
-                    @for attempt in attempts {
+                    @for (attempt, is_resend) in with_resends(attempts) {
                         tr {
-                            th.n scope="row" data-label="Attempt" { (attempt.number) }
+                            th.n scope="row" data-label="Attempt" { (attempt.number) @if is_resend { ", after a resend" } }
                             td data-label="Began" { (exact(attempt.started_ms)) }
                             td.n data-label="Took" { (long(attempt.duration_ms.into())) }
                             td.n data-label="Status" { @match attempt.status { Some(status) => (status), None => "–" } }
