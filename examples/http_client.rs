@@ -44,5 +44,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 fn tell(what: &str, response: &Response) {
     let attempts = response.summary().attempts;
-    println!("{what}: {} after {attempts} attempts", response.status());
+    let plural = if attempts == 1 { "" } else { "s" };
+    println!(
+        "{what}: {} after {attempts} attempt{plural}",
+        response.status()
+    );
 }

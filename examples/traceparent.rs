@@ -71,11 +71,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     });
     let order = tracing::info_span!("order");
     let response = client.get(&url).send().instrument(order).await?;
-    println!(
-        "{} after {} attempts",
-        response.status(),
-        response.attempts()
-    );
+    println!("{}, attempts: {}", response.status(), response.attempts());
     provider.shutdown()?;
     Ok(())
 }

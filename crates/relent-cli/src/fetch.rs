@@ -33,7 +33,7 @@ use relent::hook::Queued;
 use relent::trace::TraceJson;
 use relent::{Attempt, Failure, Policy, Summary};
 use relent_reqwest::{
-    AttemptError, Body, Client, Download, DownloadHook, FailedAttempt, LastResult,
+    AttemptError, Body, Client, Download, DownloadHook, FailedAttempt, LastResult, NextDelay,
 };
 use relent_reqwest::{default_builder, is_followed, track_redirects};
 use reqwest::redirect;
@@ -176,7 +176,7 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, ExitError> {
         ending = Ending::NotFollowed(why);
     }
     output.end_line();
-    ending.say(live, &summary, &prepared, &mut output);
+    ending.say(live, &summary, &policy, &prepared, &mut output);
     let status = ending.status(summary.reason, output.is_file());
     if let Some(trace) = trace {
         let mut json = TraceJson::new(&summary);
@@ -312,7 +312,7 @@ impl DownloadHook for Fetch<'_> {
         }
     }
 
-    fn after_failure(&mut self, attempt: u32, failed: &FailedAttempt, wait: Option<Duration>) {
+    fn after_failure(&mut self, attempt: u32, failed: &FailedAttempt, next: Option<NextDelay>) {
         self.bar.clear();
         if let LastResult::Refused(response) = &failed.last {
             if self.args.verbose {
@@ -325,12 +325,13 @@ impl DownloadHook for Fetch<'_> {
             );
         }
         let outcome = self.way.outcome(failed);
-        if let Some(wait) = wait {
+        if let Some(next) = next {
             self.countdown.wait(NextRetry {
                 attempt,
                 outcome: outcome.clone(),
                 hint: failed.failure.hint,
-                wait,
+                wait: next.delay,
+                is_shortened: next.is_shortened,
             });
         }
         self.failed = Some((outcome, failed.failure));

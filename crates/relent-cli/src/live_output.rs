@@ -10,13 +10,14 @@ use anstyle::Style;
 use nix::unistd::{getpgrp, tcgetpgrp};
 use relent::hook::Queued;
 use relent::trace::rfc3339;
-use relent::{Hint, StopReason, Summary};
+use relent::{Hint, Policy, StopReason, Summary};
 use terminal_size::{Width, terminal_size_of};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 use crate::console::{counted, say};
 use crate::human::human;
+use crate::options::{PolicyOptions, VARIABLE};
 
 /// The time between two updates of the countdown.
 const TICK: Duration = Duration::from_millis(200);
@@ -45,6 +46,8 @@ pub(crate) struct NextRetry {
     pub(crate) hint: Hint,
     /// The delay before the next attempt.
     pub(crate) wait: Duration,
+    /// Whether the delay is shorter than the policy's, so that a final attempt fits before a time limit.
+    pub(crate) is_shortened: bool,
 }
 
 impl SessionMessages {
@@ -87,7 +90,7 @@ impl SessionMessages {
     }
 
     /// Reports why there is no other attempt. Reports nothing after a cancellation, which the user caused.
-    pub(crate) fn report_end(&self, summary: &Summary, last: &str) {
+    pub(crate) fn report_end(&self, summary: &Summary, policy: &Policy, last: &str) {
         let Some(reason) = summary
             .reason
             .filter(|reason| *reason != StopReason::Cancelled)
@@ -117,8 +120,8 @@ impl SessionMessages {
             let why = match limit {
                 // This limit is no `max_elapsed`, which the reason names.
                 Some(limit) if reason == StopReason::MaxElapsed => limit,
-                Some(limit) => format!("{reason}, and {limit}"),
-                None => reason.to_string(),
+                Some(limit) => format!("{}, and {limit}", why(reason, summary, policy)),
+                None => why(reason, summary, policy),
             };
             format!(
                 "gave up after {attempts} in {}: {why} (last: {last}){at}",
@@ -135,6 +138,44 @@ impl SessionMessages {
     }
 }
 
+/// Describes the reason for giving up, with the figures that the policy and the trace have.
+fn why(reason: StopReason, summary: &Summary, policy: &Policy) -> String {
+    match reason {
+        StopReason::RetriesExhausted if PolicyOptions::are_off_by_environment() => {
+            format!("{VARIABLE}=off turns retries off")
+        }
+        StopReason::RetriesExhausted if policy.max_retries() == Some(0) => {
+            "the policy allows no retries".to_owned()
+        }
+        StopReason::RetryLater => {
+            let trace = summary.trace.as_ref();
+            let last = trace.and_then(|trace| trace.entries().last()?.failure);
+            let hint = last.map(|failure| failure.hint);
+            hint.and_then(|hint| exceeded(hint, policy))
+                .unwrap_or_else(|| reason.to_string())
+        }
+        _ => reason.to_string(),
+    }
+}
+
+/// Names the limit that the delay of a server exceeds, if it is known that this is why there is no other attempt.
+fn exceeded(hint: Hint, policy: &Policy) -> Option<String> {
+    let delay = hint.delay()?;
+    let limits = [
+        ("max_hint", Some(policy.max_hint())),
+        ("max_elapsed", policy.max_elapsed()),
+        ("the deadline", policy.deadline()),
+    ];
+    let limits = limits
+        .into_iter()
+        .filter_map(|(name, limit)| Some((limit?, name)));
+    let (limit, name) = limits.min().filter(|(limit, _)| delay > *limit)?;
+    let (source, delay, limit) = (header(hint.source.name()), human(delay), human(limit));
+    Some(format!(
+        "the server's {source} ({delay}) exceeds {name} ({limit})"
+    ))
+}
+
 impl NextRetry {
     fn line(&self, left: Duration) -> String {
         let hint = self.hint.delay().map_or_else(String::new, |delay| {
@@ -145,8 +186,12 @@ impl NextRetry {
         } else {
             format!("next in {}", human(left))
         };
+        let why = match self.is_shortened {
+            true => ", shortened so that a final attempt fits before the time limit",
+            false => "",
+        };
         format!(
-            "attempt {} failed: {}{hint}; {next}",
+            "attempt {} failed: {}{hint}; {next}{why}",
             self.attempt, self.outcome
         )
     }
@@ -210,7 +255,7 @@ impl Countdown {
         self.show(wait, move |left| waiting.line(left));
     }
 
-    /// Shows that the next attempt is queued at its destination.
+    /// Shows that its destination holds the next attempt.
     pub(crate) fn queued(&self, queued: &Queued) {
         let Queued {
             attempt,
@@ -220,7 +265,7 @@ impl Countdown {
         let text = move |left| {
             let limit = at_most.map(|_| format!(" for at most {}", human(left)));
             format!(
-                "attempt {attempt} is queued by {by}{}",
+                "attempt {attempt} is held by {by}{}",
                 limit.unwrap_or_default()
             )
         };
@@ -314,6 +359,7 @@ mod tests {
             hint: Hint::after(Duration::from_secs(2))
                 .from_source(HintSource::header("retry-after")),
             wait: Duration::from_millis(2300),
+            is_shortened: false,
         };
         assert_eq!(
             waiting.line(waiting.wait),
@@ -325,5 +371,40 @@ mod tests {
             waiting.line(waiting.wait),
             "attempt 1 failed: status 503; next immediately"
         );
+        (waiting.wait, waiting.is_shortened) = (Duration::from_secs(2), true);
+        assert_eq!(
+            waiting.line(waiting.wait),
+            "attempt 1 failed: status 503; next in 2s, shortened so that a final attempt fits before the time limit"
+        );
+    }
+
+    #[test]
+    fn a_server_delay_beyond_a_limit_is_reported_with_both() {
+        let after = |seconds| {
+            Hint::after(Duration::from_secs(seconds)).from_source(HintSource::header("retry-after"))
+        };
+        let limit = |seconds| {
+            let policy = Policy::STANDARD.clone().into_builder();
+            policy
+                .deadline(Duration::from_secs(seconds))
+                .build()
+                .unwrap()
+        };
+        for (delay, deadline, says) in [
+            (
+                600,
+                3600,
+                Some("the server's Retry-After (10m) exceeds max_hint (5m)"),
+            ),
+            (
+                600,
+                30,
+                Some("the server's Retry-After (10m) exceeds the deadline (30s)"),
+            ),
+            (20, 30, None),
+        ] {
+            assert_eq!(exceeded(after(delay), &limit(deadline)).as_deref(), says);
+        }
+        assert_eq!(exceeded(Hint::NONE, &limit(30)), None);
     }
 }

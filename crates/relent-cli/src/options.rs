@@ -141,6 +141,11 @@ impl PolicyOptions {
         self.resolve_in(std::env::var(VARIABLE))
     }
 
+    /// Whether the environment turns retries off.
+    pub(crate) fn are_off_by_environment() -> bool {
+        std::env::var(VARIABLE).as_deref() == Ok(OFF)
+    }
+
     fn resolve_in(&self, variable: Result<String, VarError>) -> Result<ResolvedPolicy, String> {
         let off = variable.as_deref() == Ok(OFF);
         let (spec, blame) = match (&self.policy, variable) {

@@ -338,7 +338,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<i32, String> {
     {
         let last = verdict.last();
         match verdict.refused {
-            None => run.live.report_end(&summary, &last),
+            None => run.live.report_end(&summary, &run.policy, &last),
             Some(NotRetried::CannotRun) => {}
             Some(NotRetried::StopOnExit) => run
                 .live
@@ -506,6 +506,7 @@ impl Run {
                 outcome: verdict.last(),
                 hint: verdict.failure.hint,
                 wait: after,
+                is_shortened: driver.is_delay_shortened(),
             };
             if interrupted.is_none() {
                 let waited = async {

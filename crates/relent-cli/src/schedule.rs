@@ -137,7 +137,10 @@ pub(crate) fn run(args: &ScheduleArgs) -> Result<(), ExitError> {
     } else {
         let draws = match (&schedule.stream, args.options.seed) {
             (DelayRandom::Seeded(_), Some(seed)) => format!("drawn with seed {seed}"),
-            _ => format!("each draw at {}", args.random.unwrap_or(0.5)),
+            _ => match args.random {
+                None => "random delays at the middle of their range".to_owned(),
+                Some(point) => format!("random delays at {point} of their range"),
+            },
         };
         let after = match failure.cause {
             Cause::Error => "a failure".to_owned(),

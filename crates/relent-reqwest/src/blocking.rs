@@ -7,7 +7,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let client = Client::new(Policy::STANDARD)?;
 //! let response = client.get("https://example.com/").send()?;
-//! println!("{} after {} attempts", response.status(), response.attempts());
+//! println!("{}, attempts: {}", response.status(), response.attempts());
 //! println!("{}", response.error_for_status()?.text()?);
 //! # Ok(())
 //! # }

@@ -39,7 +39,7 @@ use crate::route::Route;
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let client = Client::new(Policy::STANDARD)?; // was: reqwest::Client::new()
 /// let response = client.get("https://example.com/").send().await?;
-/// println!("{} after {} attempts", response.status(), response.summary().attempts);
+/// println!("{}, attempts: {}", response.status(), response.summary().attempts);
 /// println!("{}", response.error_for_status()?.text().await?);
 /// # Ok(())
 /// # }

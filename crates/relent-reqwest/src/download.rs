@@ -50,7 +50,7 @@ const MIN_FINISH_TIME: Duration = Duration::from_secs(1);
 /// let request = http::Request::get("https://example.com/large").body(Body::empty())?;
 /// let download = Download::new(&client, request).resume(stored, bytes.len() as u64);
 /// let received = download.run(&mut bytes, &mut (), std::future::pending()).await;
-/// println!("{} attempts", received.summary.attempts);
+/// println!("attempts: {}", received.summary.attempts);
 /// # Ok(())
 /// # }
 /// ```

@@ -16,10 +16,10 @@ pub trait DownloadHook {
         let _ = attempt;
     }
 
-    /// Called when the attempt of this number has failed. The next one starts after `wait`, unless it is
+    /// Called when the attempt of this number has failed. The next one starts after the delay, unless it is
     /// [queued](Self::queued) then; `None` means that no attempt follows.
-    fn after_failure(&mut self, attempt: u32, failed: &FailedAttempt, wait: Option<Duration>) {
-        let _ = (attempt, failed, wait);
+    fn after_failure(&mut self, attempt: u32, failed: &FailedAttempt, next: Option<NextDelay>) {
+        let _ = (attempt, failed, next);
     }
 
     /// Called when the next attempt is due but queued, with the cause and the maximum time.
@@ -37,3 +37,14 @@ pub trait DownloadHook {
 }
 
 impl DownloadHook for () {}
+
+/// The delay before the next attempt of a download.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct NextDelay {
+    /// The delay.
+    pub delay: Duration,
+    /// Whether it is shorter than the policy's, so that a
+    /// [final attempt](relent::policy::PolicyBuilder::final_attempt_before_deadline) fits before a time limit.
+    pub is_shortened: bool,
+}

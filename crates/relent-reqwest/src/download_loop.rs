@@ -16,7 +16,7 @@ use crate::body::{Body, OpenedBody};
 use crate::call::{AttemptLoop, CallFailure};
 use crate::client::Client;
 use crate::download::Download;
-use crate::download_hook::DownloadHook;
+use crate::download_hook::{DownloadHook, NextDelay};
 use crate::request_template::Template;
 use crate::retry_options::{CallDriver, RetryOptions};
 use crate::sink::Sink;
@@ -44,13 +44,14 @@ impl<'c> Download<'c> {
     /// # async fn example(client: relent_reqwest::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// use std::time::Duration;
     /// use relent::Failure;
-    /// use relent_reqwest::{Body, Download, DownloadHook, FailedAttempt};
+    /// use relent_reqwest::{Body, Download, DownloadHook, FailedAttempt, NextDelay};
     ///
     /// struct Log;
     ///
     /// impl DownloadHook for Log {
-    ///     fn after_failure(&mut self, attempt: u32, failed: &FailedAttempt, wait: Option<Duration>) {
-    ///         eprintln!("attempt {attempt}: {}, next in {wait:?}", failed.failure.cause);
+    ///     fn after_failure(&mut self, attempt: u32, failed: &FailedAttempt, next: Option<NextDelay>) {
+    ///         let delay = next.map(|next| next.delay);
+    ///         eprintln!("attempt {attempt}: {}, next in {delay:?}", failed.failure.cause);
     ///     }
     /// }
     ///
@@ -62,7 +63,7 @@ impl<'c> Download<'c> {
     /// let mut large = Vec::new();
     /// let download = Download::new(&client, request);
     /// let received = download.run(&mut large, &mut Log, interrupted).await;
-    /// println!("{} attempts", received.summary.attempts);
+    /// println!("attempts: {}", received.summary.attempts);
     /// # Ok(())
     /// # }
     /// ```
@@ -151,7 +152,7 @@ impl Client {
     /// let request = http::Request::get("https://example.com/large").body(Body::empty())?;
     /// let mut large = Vec::new();
     /// let (head, summary) = client.download(request, &mut large).await?;
-    /// println!("{}: {} bytes in {} attempts", head.status(), large.len(), summary.attempts);
+    /// println!("{}: {} bytes, attempts: {}", head.status(), large.len(), summary.attempts);
     /// # Ok(())
     /// # }
     /// ```
@@ -218,12 +219,15 @@ impl<S: Sink, H: DownloadHook> AttemptLoop for DownloadLoop<'_, '_, S, H> {
     }
 
     fn on_decision(&mut self, failed: &FailedAttempt, decision: &Decision) {
-        let wait = match decision {
-            Decision::Retry { after } => Some(*after),
+        let next = match decision {
+            Decision::Retry { after } => Some(NextDelay {
+                delay: *after,
+                is_shortened: self.driver.is_delay_shortened(),
+            }),
             Decision::Stop(_) => None,
         };
         self.hook
-            .after_failure(self.driver.attempts(), failed, wait);
+            .after_failure(self.driver.attempts(), failed, next);
     }
 
     async fn entered(&mut self) -> Result<CallPermit, Stop> {

@@ -11,7 +11,7 @@
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let client = Client::new(Policy::STANDARD)?; // was: reqwest::Client::new()
 //! let response = client.get("https://example.com/").send().await?;
-//! println!("{} after {} attempts", response.status(), response.attempts());
+//! println!("{}, attempts: {}", response.status(), response.attempts());
 //! # Ok(())
 //! # }
 //! ```
@@ -98,7 +98,7 @@ pub use attempt_failure::{AttemptError, FailedAttempt, LastResult};
 pub use body::Body;
 pub use client::{Client, default_builder};
 pub use download::Download;
-pub use download_hook::DownloadHook;
+pub use download_hook::{DownloadHook, NextDelay};
 pub use download_loop::DownloadResult;
 pub use error::Error;
 #[cfg(feature = "middleware")]

@@ -56,7 +56,7 @@ use crate::retry_options::{CallDriver, RetryOptions, SharedOptions, retry_option
 ///     .build();
 /// let response = client.get("https://example.com/").send().await?;
 /// if let Some(summary) = response.extensions().get::<relent::Summary>() {
-///     println!("{} after {} attempts", response.status(), summary.attempts);
+///     println!("{}, attempts: {}", response.status(), summary.attempts);
 /// }
 /// # Ok(())
 /// # }

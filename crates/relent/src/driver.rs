@@ -309,6 +309,13 @@ impl<K: Clock> Driver<'_, K> {
         self.call.shorten_delay(&mut self.environment, until)
     }
 
+    /// Whether the delay before the pending retry is shorter than the policy's, so that a
+    /// [final attempt](crate::policy::PolicyBuilder::final_attempt_before_deadline) fits before a time limit.
+    #[must_use]
+    pub fn is_delay_shortened(&self) -> bool {
+        self.call.session().is_delay_shortened()
+    }
+
     /// Reports that the transport has sent so many requests again by itself, for the metric
     /// `relent_resends_total`. It changes no decision.
     pub fn on_resends(&self, number: u32) {

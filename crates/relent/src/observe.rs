@@ -11,7 +11,7 @@
 //! | when | level | message | fields |
 //! |---|---|---|---|
 //! | before a wait | `INFO` | `retry in 340ms: status 503, retry-after` | `relent.attempt`, `relent.wait`, `relent.kind`, `relent.cause`, `relent.hint`, `relent.hint_delay` |
-//! | an attempt is queued | `INFO` | `attempt 6 is queued by the circuit breaker of the destination for at most 29.8s` | `relent.attempt`, `relent.by`, `relent.at_most` |
+//! | an attempt is held | `INFO` | `attempt 6 is held by the circuit breaker for at most 29.8s` | `relent.attempt`, `relent.by`, `relent.at_most` |
 //! | the circuit breaker changes state | `WARN` if it goes down, else `INFO` | `the circuit breaker is down: requests are queued` | `relent.circuit_breaker`, `relent.destination` |
 //! | at a give-up | `WARN`; `DEBUG` if repeating cannot help, or it was cancelled | `gave up after 3 attempts: the retries are used up (status 503)` | `relent.attempt`, `relent.reason`, `relent.kind`, `relent.cause`, `relent.hint`, `relent.hint_delay` |
 //!

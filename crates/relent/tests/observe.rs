@@ -434,7 +434,7 @@ async fn a_queued_attempt_is_an_event_and_events_name_the_destination() {
     let at_most: f64 = queued.fields["relent.at_most"].parse().unwrap();
     assert!((1.0..=30.0).contains(&at_most), "{at_most}");
     let line = &queued.fields["message"];
-    let says = " is queued by the circuit breaker of the destination for at most ";
+    let says = " is held by the circuit breaker for at most ";
     assert!(
         line.starts_with("attempt ") && line.contains(says),
         "{line}"

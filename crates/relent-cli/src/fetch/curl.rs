@@ -63,12 +63,12 @@ const REPLACEMENTS: &[(&[&str], &str)] = &[
     (&["--url"], "the URL stands by itself"),
     (
         &["--config", "-K"],
-        "relent reads no file of options: write them on the command line, and a retry policy into a \
+        "write the options on the command line, and a retry policy into a \
       file for --policy",
     ),
     (
         &["--path-as-is"],
-        "relent has no such option: /../ in a path is resolved before the request, as the URL standard says",
+        "/../ in a path is resolved before the request, as the URL standard says",
     ),
     (
         &[
@@ -130,7 +130,7 @@ const REPLACEMENTS: &[(&[&str], &str)] = &[
             "--parallel-max",
             "--rate",
         ],
-        "one URL each time: run relent once per URL, for example under xargs -P 4 -n 1",
+        "run it once per URL, for example under xargs -P 4 -n 1",
     ),
     (&["--connect-to"], "--resolve HOST:PORT:ADDRESS"),
     (
@@ -337,9 +337,9 @@ pub(crate) fn replacement_for(option: &str) -> Option<String> {
         .find(|(names, _)| names.contains(&option));
     let nothing = WITHOUT_REPLACEMENT
         .contains(&option)
-        .then_some("relent has no replacement");
+        .then_some("there is no replacement");
     let use_this = found.map(|(_, use_this)| *use_this).or(nothing)?;
-    Some(format!("{option} is curl's: {use_this}"))
+    Some(format!("fetch has no {option}: {use_this}"))
 }
 
 #[cfg(test)]
@@ -365,7 +365,8 @@ mod tests {
         }
         assert!(replacement_for("--retry-delay").is_some());
         assert!(
-            replacement_for("--interface").is_some_and(|text| text.ends_with("has no replacement"))
+            replacement_for("--interface")
+                .is_some_and(|text| text.ends_with("there is no replacement"))
         );
         assert!(replacement_for("--no-such").is_none());
     }

@@ -6,7 +6,7 @@ use http::{Method, StatusCode};
 use indicatif::HumanBytes;
 use nix::sys::signal::Signal;
 use relent::failure::{Cause, Network};
-use relent::{Failure, StopReason, Summary};
+use relent::{Failure, Policy, StopReason, Summary};
 use relent_reqwest::{AttemptError, is_followed};
 
 use super::limits::TooLarge;
@@ -113,6 +113,7 @@ impl Ending {
         &self,
         live: SessionMessages,
         summary: &Summary,
+        policy: &Policy,
         prepared: &Prepared,
         output: &mut Output,
     ) {
@@ -141,7 +142,7 @@ impl Ending {
             Self::Refused {
                 outcome, printed, ..
             } => {
-                live.report_end(summary, outcome);
+                live.report_end(summary, policy, outcome);
                 match printed {
                     Ok(()) => {}
                     Err(AttemptError::Sink(error)) => unwritable(error, output),
@@ -150,8 +151,8 @@ impl Ending {
                     }
                 }
             }
-            Self::Failed { outcome, .. } => live.report_end(summary, outcome),
-            Self::HeldBack => live.report_end(summary, "there was no attempt"),
+            Self::Failed { outcome, .. } => live.report_end(summary, policy, outcome),
+            Self::HeldBack => live.report_end(summary, policy, "there was no attempt"),
             // The reader has what it wants.
             Self::Unwritable(error) if error.kind() == ErrorKind::BrokenPipe => return,
             Self::Unwritable(error) => unwritable(error, output),

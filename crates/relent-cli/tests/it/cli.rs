@@ -391,7 +391,18 @@ fn an_operator_turns_retries_off_by_the_environment() {
     let ran = finish(command.env("RELENT_POLICY", "off").spawn().unwrap());
     assert_eq!((ran.status, ran.stdout.as_str()), (3, "1\n"));
     assert!(
-        ran.stderr.contains("gave up after 1 attempt "),
+        ran.stderr.starts_with("relent: gave up after 1 attempt ")
+            && ran
+                .stderr
+                .ends_with(": RELENT_POLICY=off turns retries off (last: exit 3)\n"),
+        "{}",
+        ran.stderr
+    );
+    let never = ["run", "--max-retries", "0", "--", "false"];
+    let ran = finish(relent(&never).spawn().unwrap());
+    assert!(
+        ran.stderr
+            .ends_with(": the policy allows no retries (last: exit 1)\n"),
         "{}",
         ran.stderr
     );

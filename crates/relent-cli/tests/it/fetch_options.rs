@@ -564,12 +564,12 @@ fn refused_curl_options_and_values_are_named_in_the_error() {
     for (args, says) in [
         (
             &["-K", "file"][..],
-            "-K is curl's: relent reads no file of options",
+            "fetch has no -K: write the options on the command line",
         ),
         (&["--config", "file"], "--policy"),
         (
             &["--path-as-is"],
-            "--path-as-is is curl's: relent has no such option",
+            "fetch has no --path-as-is: /../ in a path is resolved",
         ),
         (&["--resolve", "a"], "use HOST:PORT:ADDRESS"),
         (

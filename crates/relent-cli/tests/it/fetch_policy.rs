@@ -29,7 +29,7 @@ fn fetch_attempts_respect_the_rate_limit_of_the_policy() {
     // The second to the fourth attempt wait 0.2 s each.
     assert!(start.elapsed() >= Duration::from_millis(600));
     assert_eq!((fetched.status, server.count()), (22, 4));
-    let held = "is queued by the rate limit of the destination for at most ";
+    let held = "is held by the rate limit for at most ";
     assert_eq!(
         fetched.stderr.matches(held).count(),
         3,
@@ -82,7 +82,7 @@ fn without_a_deadline_a_fetch_from_a_closed_port_ends_with_a_reason() {
     );
     let said = fetched.stderr;
     assert_eq!(fetched.status, 7, "{said}");
-    let queued = " is queued by the circuit breaker of the destination for at most ";
+    let queued = " is held by the circuit breaker for at most ";
     assert!(
         said.contains(queued) && said.contains("Connection refused"),
         "{said}"

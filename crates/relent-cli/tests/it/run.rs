@@ -75,7 +75,7 @@ fn a_run_that_gives_up_never_exits_with_0() {
             &["--retry-on-output", "not yet", "--policy", "off"],
             "echo not yet >&2",
             123,
-            "the retries are used up",
+            "the policy allows no retries",
         ),
         // The time limit is reported first.
         (

@@ -168,6 +168,16 @@ fn a_deadline_without_time_for_another_attempt_is_status_124() {
 }
 
 #[test]
+fn a_delay_that_is_shortened_for_a_final_attempt_is_reported() {
+    let options = ["--deadline=1s", "--initial=2s"];
+    let result = output(sh_with_messages(&options, "exit 3"));
+    let stderr = text(&result.stderr);
+    let why = ", shortened so that a final attempt fits before the time limit\n";
+    assert_eq!(stderr.matches(why).count(), 1, "{stderr}");
+    assert!(stderr.contains("gave up after 2 attempts "), "{stderr}");
+}
+
+#[test]
 fn an_attempt_that_ends_by_itself_before_the_deadline_keeps_its_status() {
     for (script, status) in [("exit 0", 0), ("exit 5", 5)] {
         let options = ["--deadline=1h", "--max-retries=1"];

@@ -33,7 +33,7 @@ fn run_attempts_respect_the_rate_limit_of_the_policy() {
     let said = text(&result.stderr);
     assert_eq!(code(&result), 7, "{said}");
     assert!(said.contains("gave up after 4 attempts"), "{said}");
-    let held = "is queued by the rate limit of the destination for at most ";
+    let held = "is held by the rate limit for at most ";
     assert_eq!(said.matches(held).count(), 3, "{said}");
 }
 
@@ -74,7 +74,7 @@ fn without_a_deadline_a_queued_run_ends_with_a_reason() {
     );
     let said = text(&result.stderr);
     assert_eq!(code(&result), 124, "{said}");
-    let queued = " is queued by the circuit breaker of the destination for at most ";
+    let queued = " is held by the circuit breaker for at most ";
     assert!(said.contains(queued), "{said}");
     assert!(
         said.contains(", and without --deadline no attempt starts after 1s"),
@@ -91,7 +91,7 @@ fn a_signal_ends_the_wait_of_a_held_attempt() {
     let said = BufReader::new(child.stderr.as_mut().unwrap()).lines();
     let held = said
         .map_while(Result::ok)
-        .find(|line| line.contains("attempt 2 is queued by the rate limit of the destination"));
+        .find(|line| line.contains("attempt 2 is held by the rate limit"));
     assert!(held.is_some());
     kill(pid(&child), Signal::SIGTERM).unwrap();
     assert_eq!(code(&finish(child)), 128 + Signal::SIGTERM as i32);

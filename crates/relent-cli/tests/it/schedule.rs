@@ -215,7 +215,7 @@ fn the_schedule_uses_ascii_if_the_locale_does() {
 fn a_schedule_table_ends_with_the_sum() {
     let table = run(&["schedule", "--jitter", "none", "--max-retries", "3"]).stdout;
     assert!(
-        table.starts_with("patient, after a failure, each draw at 0.5\n"),
+        table.starts_with("patient, after a failure, random delays at the middle of their range\n"),
         "{table}"
     );
     assert!(table.ends_with("\n4 attempts, 7s of waiting\n"), "{table}");

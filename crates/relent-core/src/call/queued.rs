@@ -32,19 +32,19 @@ impl QueuedBy {
     }
 }
 
-/// A phrase for people, such as "the circuit breaker of the destination".
+/// A phrase for people, such as "the circuit breaker".
 impl fmt::Display for QueuedBy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::CircuitBreaker => "the circuit breaker of the destination",
-            Self::Budget => "the empty retry budget of the destination",
+            Self::CircuitBreaker => "the circuit breaker",
+            Self::Budget => "the exhausted retry budget",
             Self::Cooldown => "the cooldown that the destination asked for",
-            Self::RateLimit => "the rate limit of the destination",
+            Self::RateLimit => "the rate limit",
         })
     }
 }
 
-/// An attempt is queued at its destination: by which control, and for how long at most. Displays as a
+/// An attempt is held by its destination: by which control, and for how long at most. Displays as a
 /// log line.
 ///
 /// ```
@@ -53,12 +53,12 @@ impl fmt::Display for QueuedBy {
 ///
 /// let at_most = Some(Duration::from_millis(29_800));
 /// let queued = Queued { attempt: 6, by: QueuedBy::CircuitBreaker, at_most };
-/// let line = "attempt 6 is queued by the circuit breaker of the destination for at most 29.8s";
+/// let line = "attempt 6 is held by the circuit breaker for at most 29.8s";
 /// assert_eq!(queued.to_string(), line);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Queued {
-    /// The number of the attempt that is queued; 1 for the first.
+    /// The number of the attempt that is held; 1 for the first.
     pub attempt: u32,
     /// The control that it waits for. Another one may follow.
     pub by: QueuedBy,
@@ -68,7 +68,7 @@ pub struct Queued {
 
 impl fmt::Display for Queued {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "attempt {} is queued by {}", self.attempt, self.by)?;
+        write!(f, "attempt {} is held by {}", self.attempt, self.by)?;
         let Some(at_most) = self.at_most else {
             return Ok(());
         };

@@ -201,6 +201,13 @@ impl Session {
         self.flags & (RETRY_PENDING | HEDGE_PENDING) != 0
     }
 
+    /// Whether the delay before the pending retry is shorter than the policy's, so that a
+    /// [final attempt](crate::policy::PolicyBuilder::final_attempt_before_deadline) fits before a time limit.
+    #[must_use]
+    pub const fn is_delay_shortened(&self) -> bool {
+        self.flags & FINAL_DELAY_SHORTENED != 0
+    }
+
     /// Restarts the backoff, after activity while polling or a long healthy run. Time limits are not
     /// moved.
     pub const fn reset(&mut self, now: Instant) {

@@ -117,8 +117,7 @@ impl fmt::Display for StopReason {
                  this one in time"
             },
             Self::RetryLater => {
-                "the next attempt may start only later than the limits allow, by the server's Retry-After \
-                 or the rate limit of this process"
+                "the server's Retry-After, or the next slot of the rate limit of this process, exceeds the limits"
             },
             Self::Overloaded => "the server is overloaded and said not to retry",
             Self::Throttle => {

@@ -16,8 +16,8 @@ use relent::{Backoff, Destination, Failure, GaveUp, Jitter, Policy, StopReason, 
 use relent_core::Scope;
 use relent_reqwest::default_builder;
 use relent_reqwest::{
-    AttemptError, Body, Client, Download, DownloadHook, FailedAttempt, LastResult, Resumable, Sink,
-    ToWriter,
+    AttemptError, Body, Client, Download, DownloadHook, FailedAttempt, LastResult, NextDelay,
+    Resumable, Sink, ToWriter,
 };
 use tokio::io::AsyncReadExt;
 use tokio::sync::Notify;
@@ -83,7 +83,7 @@ fn paths(server: &Server) -> Vec<String> {
 struct Failures(Vec<(bool, bool)>);
 
 impl DownloadHook for Failures {
-    fn after_failure(&mut self, _: u32, failed: &FailedAttempt, _: Option<Duration>) {
+    fn after_failure(&mut self, _: u32, failed: &FailedAttempt, _: Option<NextDelay>) {
         let not_the_rest = matches!(
             failed.last,
             LastResult::Error(AttemptError::UnexpectedResponse(_))

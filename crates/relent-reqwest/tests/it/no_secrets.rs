@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use relent::{Backoff, Policy};
 use relent_reqwest::default_builder;
-use relent_reqwest::{Body, Client, Download, DownloadHook, FailedAttempt};
+use relent_reqwest::{Body, Client, Download, DownloadHook, FailedAttempt, NextDelay};
 
 use crate::scripted::{Server, Step, response};
 
@@ -14,7 +14,7 @@ use crate::scripted::{Server, Step, response};
 struct Failures(Vec<String>);
 
 impl DownloadHook for Failures {
-    fn after_failure(&mut self, _: u32, failed: &FailedAttempt, _: Option<Duration>) {
+    fn after_failure(&mut self, _: u32, failed: &FailedAttempt, _: Option<NextDelay>) {
         self.0.push(format!("{failed:?}"));
     }
 }

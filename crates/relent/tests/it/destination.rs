@@ -647,7 +647,7 @@ async fn a_queued_notice_names_the_control_and_the_longest_wait() {
             "{told:?}"
         );
     }
-    let first = "attempt 1 is queued by the circuit breaker of the destination for at most 9s";
+    let first = "attempt 1 is held by the circuit breaker for at most 9s";
     assert_eq!(lines[0], first);
 }
 
@@ -761,7 +761,8 @@ async fn the_text_of_a_call_that_waits_for_the_own_rate_limit_does_not_blame_the
     assert_eq!(gave_up.reason(), StopReason::RetryLater);
     assert!(gave_up.retry_at().is_some());
     let text = gave_up.to_string();
-    assert!(text.contains("or the rate limit of this process"), "{text}");
+    let says = "or the next slot of the rate limit of this process";
+    assert!(text.contains(says), "{text}");
 }
 
 #[tokio::test(start_paused = true)]

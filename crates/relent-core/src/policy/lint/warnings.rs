@@ -199,7 +199,7 @@ fn one_rule(policy: &Policy, index: usize, rule: &Rule, findings: &mut Findings)
     {
         findings.warn(
             key("max_retries"),
-            format!("{own} is never reached: the policy allows {most} retries in total"),
+            format!("{own} is never reached: the policy allows {most} in total"),
         );
     }
     if let Some(timeout) = rule.attempt_timeout {
