@@ -419,7 +419,7 @@ async fn serve<S: Store>(
     };
     let mut worker = tokio::spawn(worker.run(ended(stopping.clone())));
     let mut api = tokio::spawn(api.serve(listener, ended(stopping)));
-    let housekeeper = tokio::spawn(purge_periodically(store, args.retention, metrics));
+    let mut housekeeper = tokio::spawn(purge_periodically(store, args.retention, metrics));
     let failed = |what: &str| {
         Err(ExitError::failed(format!(
             "{what}; start it again: no message is lost"
@@ -429,6 +429,7 @@ async fn serve<S: Store>(
         signal = signals.cancelled() => say(&format!("{signal}: waiting for the running attempts")),
         _ = &mut worker => return failed("the worker has ended"),
         _ = &mut api => return failed("the API has ended"),
+        _ = &mut housekeeper => return failed("the deletion of old messages has ended"),
     }
     housekeeper.abort();
     drop(stop);
@@ -497,25 +498,34 @@ fn metrics() -> Result<PrometheusHandle, ExitError> {
     kept
 }
 
-/// Purges messages that ended at least `retention` ago, and runs the upkeep of the metrics recorder.
+/// Purges messages that ended at least `retention` ago, and runs the upkeep of the metrics recorder. A long purge does not
+/// delay the upkeep.
 async fn purge_periodically<S: Store>(store: S, retention: Duration, metrics: PrometheusHandle) {
-    let mut minutes = interval(Duration::from_secs(60));
-    let mut seconds = interval(Duration::from_secs(5));
-    loop {
-        tokio::select! {
-            _ = seconds.tick() => metrics.run_upkeep(),
-            _ = minutes.tick() => {
-                loop {
-                    match store.purge(retention, PURGE_BATCH).await {
-                        Ok(0) => break,
-                        Ok(_) => tokio::task::yield_now().await,
-                        Err(error) => {
-                            say(&format!("old messages could not be deleted yet: {error}"));
-                            break;
-                        }
+    let upkeep = async {
+        let mut seconds = interval(Duration::from_secs(5));
+        loop {
+            seconds.tick().await;
+            metrics.run_upkeep();
+        }
+    };
+    let purge = async {
+        let mut minutes = interval(Duration::from_secs(60));
+        loop {
+            minutes.tick().await;
+            loop {
+                match store.purge(retention, PURGE_BATCH).await {
+                    Ok(0) => break,
+                    Ok(_) => tokio::task::yield_now().await,
+                    Err(error) => {
+                        say(&format!("old messages could not be deleted yet: {error}"));
+                        break;
                     }
                 }
             }
         }
+    };
+    tokio::select! {
+        () = upkeep => {}
+        () = purge => {}
     }
 }

@@ -98,18 +98,18 @@ pub(super) async fn run(args: &WorkerArgs) -> Result<i32, ExitError> {
         let _ = stopped.await;
     };
     let mut worker = tokio::spawn(NatsWorker::new(queue, sender, config).run(ended));
+    let ended_early =
+        || ExitError::failed("the worker has ended; start it again: no message is lost".to_owned());
     tokio::select! {
         signal = signals.cancelled() => say(&format!("{signal}: waiting for the running attempts")),
-        _ = &mut worker => return Err(ExitError::failed(
-            "the worker has ended; start it again: no message is lost".to_owned(),
-        )),
+        _ = &mut worker => return Err(ended_early()),
     }
     let _ = stop.send(());
     tokio::select! {
         biased;
         signal = signals.cancelled() => Err(ExitError::by_signal(signal)),
         cut_off = worker => {
-            let cut_off = cut_off.unwrap_or_default();
+            let cut_off = cut_off.map_err(|_| ended_early())?;
             if cut_off > 0 {
                 say(&format!("attempts that were cut off, and are repeated by the schedule: {cut_off}"));
             }
