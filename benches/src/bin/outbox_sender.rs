@@ -10,7 +10,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, USER_AGENT};
@@ -166,7 +166,7 @@ fn own(url: &str, payload: &Bytes, keys: usize) -> Result<Post, Box<dyn Error>> 
                 custom: None,
                 policy: Policy::STANDARD,
                 acknowledgement: Acknowledgement::Success,
-                limit: None,
+                limit: Duration::from_secs(20),
                 now: SystemTime::now(),
             };
             sender.send(outgoing).await.outcome.is_ok()
