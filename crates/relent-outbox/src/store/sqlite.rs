@@ -395,7 +395,10 @@ impl Store for Sqlite {
         let heartbeat = self
             .write(move |connection, now| work::heartbeat(connection, now, &worker, lease, able));
         let heartbeat = heartbeat.await?;
-        self.correct_times().await?;
+        // In a task of its own: a late heartbeat is dropped, and the correction of many messages may take longer.
+        let store = self.clone();
+        let corrected = tokio::spawn(async move { store.correct_times().await });
+        corrected.await.map_err(|_| WriterError::Ended)??;
         Ok(heartbeat)
     }
 
