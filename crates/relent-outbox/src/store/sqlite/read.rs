@@ -299,8 +299,9 @@ fn message(row: &Row<'_>) -> Result<MessageStatus, SqliteError> {
 
 /// The latest end of a message.
 pub(super) fn latest_end(connection: &Connection) -> Result<i64, SqliteError> {
-    let mut select =
-        connection.prepare_cached("SELECT coalesce(max(ended), 0) FROM relent_delivery_1")?;
+    let mut select = connection.prepare_cached(
+        "SELECT coalesce(max(ended), 0) FROM relent_delivery_1 WHERE ended IS NOT NULL",
+    )?;
     Ok(select.query_row([], |row| row.get(0))?)
 }
 

@@ -143,6 +143,9 @@ fn steps(endpoints: i64, each: i64) -> Vec<(&'static str, u64)> {
             read::messages(connection, &filter, 3).unwrap();
         });
     }
+    measure("the latest end", &mut || {
+        read::latest_end(connection).unwrap();
+    });
     measure("what is to be purged", &mut || {
         read::purgeable(connection, 0, 100).unwrap();
     });
