@@ -565,9 +565,15 @@ pub(super) async fn delete<S: Store>(
     let Deleting { tenant, discard } = query(&uri)?;
     let (tenant, name) = named(tenant, name(path)?)?;
     // The deletion runs in batches, so the precondition holds only for its start.
-    let before = stored!(api.store.endpoint(&tenant, &name));
-    let checked = Preconditions::of(&headers)
-        .and_then(|preconditions| preconditions.check(before.as_ref().map(tag).as_ref()));
+    let checked = match Preconditions::of(&headers) {
+        // An endpoint that cannot be read can be deleted, too.
+        Ok(preconditions) if preconditions.is_empty() => Ok(()),
+        Ok(preconditions) => {
+            let before = stored!(api.store.endpoint(&tenant, &name));
+            preconditions.check(before.as_ref().map(tag).as_ref())
+        }
+        Err(error) => Err(error),
+    };
     if let Err(error) = checked {
         return Ok(error.response().map(Body::from));
     }
