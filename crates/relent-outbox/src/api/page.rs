@@ -666,6 +666,11 @@ async fn act<S: Store>(
                 let what = "A time is written as 2026-01-31T12:00, in UTC.";
                 return failed(StatusCode::UNPROCESSABLE_ENTITY, what);
             };
+            if state == MessageState::Delivered && ended_until_ms.is_none() {
+                let what = "Give an end for delivered messages, such as the present time: a repeated replay then sends none \
+                            of them again.";
+                return failed(StatusCode::UNPROCESSABLE_ENTITY, what);
+            }
             let filter = Filter {
                 state: Some(state),
                 ended_from_ms,

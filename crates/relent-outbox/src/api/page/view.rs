@@ -502,7 +502,7 @@ pub(super) fn endpoint(
                     }
                     label for="from" { "and ended from (UTC; may stay empty)" }
                     input #from name="from" type="datetime-local";
-                    label for="until" { "until before (UTC; may stay empty)" }
+                    label for="until" { "until before (UTC; may stay empty, except for delivered)" }
                     input #until name="until" type="datetime-local";
                     button { "Replay" }
                 }
