@@ -202,6 +202,10 @@ pub(super) async fn delete_some(
         false => rows.to_vec(),
     };
     let is_end = is_rest && rows.len() < MAX_TRANSACTION_ROWS;
+    if is_rest && !is_end {
+        // So many were enqueued since the search: the next one finds them, the latest first.
+        return Ok((Deletion::Deleted { messages: 0 }, false, runs));
+    }
     // Deliveries first, because a purge locks them before it deletes.
     let orders_of = transaction
         .prepare_cached(

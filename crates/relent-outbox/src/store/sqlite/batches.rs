@@ -10,7 +10,8 @@ use crate::store::{
 };
 
 impl Sqlite {
-    /// Deletes the last messages first, so that none is sent whose predecessor is deleted.
+    /// Deletes the last messages first, so that none is sent whose predecessor is deleted, except one that is enqueued
+    /// during the deletion.
     pub(super) async fn delete_all(
         &self,
         tenant: &str,
