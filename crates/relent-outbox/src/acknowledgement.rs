@@ -200,13 +200,14 @@ fn without_mark(headers: &HeaderMap) -> Cow<'_, HeaderMap> {
         return Cow::Borrowed(headers);
     }
     let mut headers = headers.clone();
-    for name in [
-        RELENT_MARK,
-        X_SHOULD_RETRY,
-        STRIPE_SHOULD_RETRY,
-        GRPC_RETRY_PUSHBACK_MS,
-    ] {
+    for name in [RELENT_MARK, X_SHOULD_RETRY, STRIPE_SHOULD_RETRY] {
         headers.remove(name);
+    }
+    let mut pushbacks = headers.get_all(GRPC_RETRY_PUSHBACK_MS).iter();
+    let delay = pushbacks.next().and_then(|value| value.to_str().ok());
+    let is_delay = delay.is_some_and(|delay| delay.parse::<i32>().is_ok_and(|delay| delay >= 0));
+    if !is_delay || pushbacks.next().is_some() {
+        headers.remove(GRPC_RETRY_PUSHBACK_MS);
     }
     Cow::Owned(headers)
 }
@@ -438,6 +439,12 @@ mod tests {
             let marked = plain(503, &[field, ("relent-mark", "exhausted")]).unwrap_err();
             assert_eq!(marked.failure.hint.advice, Advice::None, "{field:?}");
         }
+        let delayed = [
+            ("relent-mark", "exhausted"),
+            ("grpc-retry-pushback-ms", "60000"),
+        ];
+        let hint = plain(503, &delayed).unwrap_err().failure.hint;
+        assert_eq!(hint.delay(), Some(Duration::from_secs(60)));
     }
 
     #[test]
