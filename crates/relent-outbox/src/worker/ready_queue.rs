@@ -69,9 +69,9 @@ impl ReadyQueue {
         (self.arrivals, id)
     }
 
-    /// Readies the waiting endpoints that now find a slot or memory, in the order of their arrival, before all others:
-    /// an endpoint with a backlog is queued again as soon as it has freed a slot. `size`: the bytes that an endpoint
-    /// needs.
+    /// Readies the waiting endpoints that now find a slot, then those that find memory, each in the order of their
+    /// arrival, and before all others: an endpoint with a backlog is queued again as soon as it has freed a slot. One
+    /// that then lacks the other of both waits behind later ones. `size`: the bytes that an endpoint needs.
     pub(super) fn release_waiters(
         &mut self,
         slots: &Slots,
