@@ -22,11 +22,13 @@ pub(crate) fn within(policy: &Policy, deadline: Duration) -> Option<Arc<Policy>>
     Some(Arc::new(sooner.unwrap_or_else(|_| rejected(policy))))
 }
 
-/// The policy for a request whose deadline has passed.
+/// The policy for a request whose deadline has passed. The limit includes the wait for a rate limit.
 fn rejected(policy: &Policy) -> Policy {
     let policy = policy.clone().without_retries();
-    let limit = policy.attempt_timeout().unwrap_or(Duration::MAX);
-    let builder = policy.clone().into_builder();
-    let limited = builder.attempt_timeout(limit.min(TIME_TO_REJECT)).build();
+    let limit = policy.deadline().unwrap_or(TIME_TO_REJECT);
+    let limit = limit.min(TIME_TO_REJECT);
+    let room = policy.min_attempt_time().min(limit / 2);
+    let builder = policy.clone().into_builder().deadline(limit);
+    let limited = builder.min_attempt_time(room).build();
     limited.unwrap_or(policy)
 }

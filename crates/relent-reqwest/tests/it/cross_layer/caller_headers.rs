@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Empty;
-use relent::policy::HedgeConfig;
+use relent::policy::{HedgeConfig, RateLimitConfig};
 use relent::{Backoff, StopReason, Summary, VirtualClock};
 use relent_http::body::ReplayBody;
 use relent_http::{CallerContext, Override, RetryLayer};
@@ -90,14 +90,23 @@ async fn with_no_time_left_one_attempt_sends_a_zero_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_no_time_left_an_attempt_without_response_ends() {
-    let layer = RetryLayer::new(quick().build().unwrap()).cross_layer();
-    let mut request = get("/hang");
-    let zero = "0".parse().unwrap();
-    request.headers_mut().insert("relent-deadline-ms", zero);
-    let sent = layer.layer(local(Seen::default())).oneshot(request);
-    let ended = tokio::time::timeout(Duration::from_secs(2), sent).await;
-    assert!(ended.unwrap().is_err());
+async fn with_no_time_left_an_attempt_and_a_wait_for_the_rate_limit_end() {
+    let once = RateLimitConfig {
+        burst: Some(1),
+        ..RateLimitConfig::new(0.01)
+    };
+    for policy in [quick(), quick().rate_limit(once)] {
+        let layer = RetryLayer::new(policy.build().unwrap()).cross_layer();
+        let service = layer.layer(local(Seen::default()));
+        for _ in 0..2 {
+            let mut request = get("/hang");
+            let zero = "0".parse().unwrap();
+            request.headers_mut().insert("relent-deadline-ms", zero);
+            let sent = service.clone().oneshot(request);
+            let ended = tokio::time::timeout(Duration::from_secs(2), sent).await;
+            assert!(ended.unwrap().is_err());
+        }
+    }
 }
 
 #[tokio::test]
