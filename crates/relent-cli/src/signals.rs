@@ -1,12 +1,12 @@
 //! Signals that relent receives, and signals that it sends to the process group of a command.
 
 use std::future::poll_fn;
-use std::io;
 use std::task::Poll;
+use std::{fs, io};
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
@@ -136,11 +136,19 @@ pub(crate) fn ignore_file_size_signal() -> io::Result<()> {
 /// Reaps ended children other than `own`, the command, which is awaited. Relent has adopted them: as process 1 of a
 /// container it is the parent of all orphans, which would stay in the process table until that is full.
 pub(crate) fn reap_adopted(own: Pid) {
-    let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    let ended = || waitid(Id::All, peek).ok().and_then(|status| status.pid());
-    while let Some(adopted) = ended().filter(|ended| *ended != own)
-        && waitpid(adopted, Some(WaitPidFlag::WNOHANG)).is_ok()
-    {}
+    // By name, since `waitid` would return the command again and again. Other systems have no such files.
+    for thread in fs::read_dir("/proc/self/task")
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        let children = children.split_whitespace().filter_map(|id| id.parse().ok());
+        for adopted in children.map(Pid::from_raw).filter(|child| *child != own) {
+            // It may still run.
+            let _ = waitpid(adopted, Some(WaitPidFlag::WNOHANG));
+        }
+    }
 }
 
 /// The process group of a command: its leader's process id.
@@ -233,6 +241,7 @@ mod tests {
         assert!(!runs_in("", group));
     }
 
+    #[cfg(target_os = "linux")]
     #[test]
     fn a_process_group_with_only_unreaped_members_is_gone() {
         let child = std::os::unix::process::CommandExt::process_group(

@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 use nix::fcntl::OFlag;
 use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
+use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use crate::signals::ProcessGroup;
 
@@ -156,10 +156,10 @@ fn stop_ourselves(signal: Signal) -> Duration {
 
 /// Returns the signal that has stopped the child `pid` since the last call, without reaping the child.
 fn stopped_by(pid: Pid) -> Option<Signal> {
-    match waitid(Id::Pid(pid), WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG) {
-        Ok(WaitStatus::Stopped(_, signal)) => Some(signal),
-        _ => None,
-    }
+    let child = rustix::process::Pid::from_raw(pid.as_raw())?;
+    let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+    let status = waitid(WaitId::Pid(child), options).ok()??;
+    Signal::try_from(status.stopping_signal()?).ok()
 }
 
 /// Runs `f` while SIGTTOU is blocked: the kernel sends it to background processes that take the
