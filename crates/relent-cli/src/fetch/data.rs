@@ -5,6 +5,7 @@ use std::path::Path;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
 use http::HeaderMap;
+use http::header::CONTENT_TYPE;
 use indicatif::HumanBytes;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use relent_reqwest::Body;
@@ -276,9 +277,16 @@ pub(super) async fn form(
     most: u64,
 ) -> Result<RequestBody, String> {
     let (all, boundary) = multipart(fields, most).await?;
-    let kind = format!("multipart/form-data; boundary={boundary}");
+    // A type of the user gets the boundary, as with curl: without it no server can read the form.
+    let given = headers.get(CONTENT_TYPE).map(|kind| kind.to_str());
+    let given = given.unwrap_or(Ok("multipart/form-data"));
+    let given = given.map_err(|_| "-F: the Content-Type is no text".to_owned())?;
+    if given.to_ascii_lowercase().contains("boundary=") {
+        return Err("-F chooses the boundary: remove it from the Content-Type".to_owned());
+    }
+    let kind = format!("{given}; boundary={boundary}");
     let kind = kind.parse().map_err(|_| "-F: no content type".to_owned())?;
-    headers.entry(http::header::CONTENT_TYPE).or_insert(kind);
+    headers.insert(CONTENT_TYPE, kind);
     all.finish().map_err(cannot_keep)
 }
 

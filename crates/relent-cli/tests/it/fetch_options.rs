@@ -123,6 +123,11 @@ fn every_data_option_sends_the_same_body_as_curl() {
         body.contains("name=\"b\"\r\nContent-Type: text/x\r\n\r\n2\r\n"),
         "{body}"
     );
+    let seen = asked(&["-F", "a=1", "-H", "Content-Type: multipart/x"]);
+    let kind = seen.header("content-type").unwrap();
+    let boundary = kind.strip_prefix("multipart/x; boundary=").unwrap();
+    let body = String::from_utf8(seen.body.clone()).unwrap();
+    assert!(body.starts_with(&format!("--{boundary}\r\n")), "{body}");
 }
 
 #[test]
