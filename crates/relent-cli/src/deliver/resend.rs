@@ -153,17 +153,14 @@ pub(super) async fn replay(args: ReplayArgs) -> Result<(), ExitError> {
     let state = args.state.state();
     let mut filter = filter(&args.which, Some(&args.ended), state);
     // A repeated request must not deliver again what the first one has delivered.
-    let mut again = String::new();
+    let mut again = None;
     if state == MessageState::Delivered && !filter.contains_key(UNTIL) {
         let now = Timestamp::now();
         filter.insert(UNTIL.to_owned(), now.as_millisecond().into());
-        again = format!("; if the replay has begun, continue it with --until {now:.3}");
+        again = Some(format!("continue the replay with --until {now:.3}"));
     }
-    let answer = server.post("/v1/replay", Some(json(&filter)?)).await;
-    let answer = answer.map_err(|mut error| {
-        error.message += &again;
-        error
-    })?;
+    let answer = server.post_known("/v1/replay", json(&filter)?, again.as_deref());
+    let answer = answer.await?;
     if answer["resent"] == 0 {
         report_no_messages(endpoint.as_deref());
     }

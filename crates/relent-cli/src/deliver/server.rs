@@ -125,6 +125,14 @@ struct RequestFailure {
 }
 
 impl RequestFailure {
+    /// The error, which tells how to repeat the command if it is unknown whether the request took effect.
+    fn or_repeat(mut self, again: &str) -> ExitError {
+        if self.is_unknown {
+            self.error.message = format!("{}; {again}", self.error.message);
+        }
+        self.error
+    }
+
     fn finally(error: ExitError) -> Self {
         Self {
             error,
@@ -220,17 +228,24 @@ impl Server {
         match sent {
             Ok(answer) => Ok(Some(answer.value)),
             Err(failure) if failure.is_missing => Ok(None),
-            Err(RequestFailure {
-                mut error,
-                is_unknown,
-                ..
-            }) => {
-                if is_unknown {
-                    error.message = format!("{}; {again}", error.message);
-                }
-                Err(error)
-            }
+            Err(failure) => Err(failure.or_repeat(again)),
         }
+    }
+
+    /// Sends a request. `again` tells how to repeat the command if it is unknown whether the request took effect.
+    pub(super) async fn post_known(
+        &self,
+        path: &str,
+        body: String,
+        again: Option<&str>,
+    ) -> Result<Value, ExitError> {
+        let sent = self.send_with_retry(Method::POST, path, Some(body), None);
+        sent.await
+            .map(|answer| answer.value)
+            .map_err(|failure| match again {
+                Some(again) => failure.or_repeat(again),
+                None => failure.error,
+            })
     }
 
     /// Creates or replaces a resource, only in this version.
