@@ -3,8 +3,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The longest wait for a server, which prevents an overflow of the clock.
-const MAX_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
+use crate::idempotency::limits::MAX_WAIT;
 
 /// Returns the end of a wait that begins now. A wait without limit, such as [`Duration::MAX`], ends in a year.
 pub(crate) fn end_of_wait(wait: Duration) -> Instant {

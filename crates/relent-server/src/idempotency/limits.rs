@@ -70,8 +70,8 @@ impl Default for Limits {
     }
 }
 
-/// The longest wait, which prevents an overflow of time sums.
-pub(super) const MAX_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
+/// The longest wait, which prevents an overflow of time sums: a year.
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Limits of time and length for a request body.
 #[derive(Clone, Copy)]
