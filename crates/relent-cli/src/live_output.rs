@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use anstyle::Style;
 use nix::unistd::{getpgrp, tcgetpgrp};
 use relent::hook::Queued;
+use relent::policy::HintMode;
 use relent::trace::rfc3339;
 use relent::{Hint, Policy, StopReason, Summary};
 use terminal_size::{Width, terminal_size_of};
@@ -161,6 +162,10 @@ fn why(reason: StopReason, summary: &Summary, policy: &Policy) -> String {
 /// Names the limit that the delay of a server exceeds, if it is known that this is why there is no other attempt.
 fn exceeded(hint: Hint, policy: &Policy) -> Option<String> {
     let delay = hint.delay()?;
+    if matches!(policy.hint(), HintMode::Ignore | HintMode::Clamp) {
+        // No delay of a server ends the call.
+        return None;
+    }
     let limits = [
         ("max_hint", Some(policy.max_hint())),
         ("max_elapsed", policy.max_elapsed()),

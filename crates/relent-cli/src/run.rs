@@ -506,7 +506,7 @@ impl Run {
                 outcome: verdict.last(),
                 hint: verdict.failure.hint,
                 wait: after,
-                is_shortened: driver.is_delay_shortened(),
+                is_shortened: driver.is_delay_shortened() && verdict.failure.hint.delay().is_none(),
             };
             if interrupted.is_none() {
                 let waited = async {

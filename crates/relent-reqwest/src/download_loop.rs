@@ -222,7 +222,8 @@ impl<S: Sink, H: DownloadHook> AttemptLoop for DownloadLoop<'_, '_, S, H> {
         let next = match decision {
             Decision::Retry { after } => Some(NextDelay {
                 delay: *after,
-                is_shortened: self.driver.is_delay_shortened(),
+                is_shortened: self.driver.is_delay_shortened()
+                    && failed.failure.hint.delay().is_none(),
             }),
             Decision::Stop(_) => None,
         };

@@ -309,8 +309,9 @@ impl<K: Clock> Driver<'_, K> {
         self.call.shorten_delay(&mut self.environment, until)
     }
 
-    /// Whether the delay before the pending retry is shorter than the policy's, so that a
-    /// [final attempt](crate::policy::PolicyBuilder::final_attempt_before_deadline) fits before a time limit.
+    /// Whether a delay was shortened so that a
+    /// [final attempt](crate::policy::PolicyBuilder::final_attempt_before_deadline) fits before a time limit. If the
+    /// failure of that attempt is retried, too, its delay is the server's.
     #[must_use]
     pub fn is_delay_shortened(&self) -> bool {
         self.call.session().is_delay_shortened()

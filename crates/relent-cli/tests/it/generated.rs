@@ -503,6 +503,7 @@ fn the_page_on_policy_files_shows_the_limits_of_presets() {
             preset.name == "standard"
         );
         let file: toml::Table = preset.text.parse().unwrap();
+        assert_eq!(file.contains_key("rules"), preset.name == "vital");
         let attempts = policy.max_retries().map_or_else(
             || "unlimited".to_owned(),
             |retries| (retries + 1).to_string(),

@@ -169,7 +169,7 @@ fn a_deadline_without_time_for_another_attempt_is_status_124() {
 
 #[test]
 fn a_delay_that_is_shortened_for_a_final_attempt_is_reported() {
-    let options = ["--deadline=1s", "--initial=2s"];
+    let options = ["--deadline=5s", "--initial=10s"];
     let result = output(sh_with_messages(&options, "exit 3"));
     let stderr = text(&result.stderr);
     let why = ", shortened so that a final attempt fits before the time limit\n";

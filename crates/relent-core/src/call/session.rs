@@ -201,8 +201,9 @@ impl Session {
         self.flags & (RETRY_PENDING | HEDGE_PENDING) != 0
     }
 
-    /// Whether the delay before the pending retry is shorter than the policy's, so that a
-    /// [final attempt](crate::policy::PolicyBuilder::final_attempt_before_deadline) fits before a time limit.
+    /// Whether a delay was shortened so that a
+    /// [final attempt](crate::policy::PolicyBuilder::final_attempt_before_deadline) fits before a time limit. If the
+    /// failure of that attempt is retried, too, its delay is the server's.
     #[must_use]
     pub const fn is_delay_shortened(&self) -> bool {
         self.flags & FINAL_DELAY_SHORTENED != 0
