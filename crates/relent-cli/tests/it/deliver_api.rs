@@ -856,6 +856,20 @@ fn unknown_api_paths_return_a_problem_document() {
     }
 }
 
+/// Such as one that another program has damaged. A precondition would have to read it.
+#[test]
+fn an_endpoint_that_cannot_be_read_can_be_deleted() {
+    let mut at = Setup::start();
+    let url = at.receiver.url("/ok");
+    at.ask("PUT", "/v1/endpoints/shop", &endpoint(&url));
+    let file = at.folder.path().join("relent-deliver.db");
+    let other = rusqlite::Connection::open(file).unwrap();
+    let spoil = "UPDATE relent_endpoint_1 SET spec = '{}'";
+    until("the endpoint is damaged", || other.execute(spoil, []).ok());
+    let (status, deleted) = at.ask("DELETE", "/v1/endpoints/shop", "");
+    assert_eq!(status, 200, "{deleted}");
+}
+
 /// If the store does not respond, the request may be repeated, and takes effect once.
 #[test]
 fn a_failing_store_is_reported_and_the_request_may_be_repeated() {

@@ -426,6 +426,22 @@ fn one_form_resends_or_cancels_several_dead_letters() {
     );
 }
 
+/// Otherwise a replay that is repeated would send the same messages again.
+#[test]
+fn a_replay_of_delivered_messages_on_the_page_needs_an_end() {
+    let at = Setup::start();
+    at.server
+        .register("shop", &json!({ "url": at.receiver.url("/ok") }));
+    let session = at.server.sign_in(&at.server.token);
+    let token = at.server.form_token(&session, "/endpoints/shop");
+    for (until, status) in [("", 422), ("2026-01-31T12%3A00", 303)] {
+        let form = format!(
+            "act=replay&tenant=&name=shop&state=delivered&from=&until={until}&form_token={token}"
+        );
+        assert_eq!(at.server.fill(&session, "/do", &form).0, status, "{until}");
+    }
+}
+
 #[test]
 fn a_form_registers_an_endpoint_like_the_api() {
     let at = Setup::start();
