@@ -282,8 +282,11 @@ impl Server {
     ) -> Result<Answer, RequestFailure> {
         let begun = Instant::now();
         let mut is_announced = self.wait <= ANNOUNCED_AFTER;
-        let asked = retry(&self.retry_policy, || {
-            self.once(method.clone(), path, body.clone(), version)
+        // One attempt that may have taken effect is enough, whatever ends the others.
+        let is_unknown = Cell::new(false);
+        let asked = retry(&self.retry_policy, async || {
+            let sent = self.once(method.clone(), path, body.clone(), version).await;
+            sent.inspect_err(|failure| is_unknown.set(is_unknown.get() || failure.is_unknown))
         })
         .when(|unanswered: &RequestFailure| unanswered.is_starting && !self.waited_in_vain.get())
         .notify(|notice| {
@@ -298,10 +301,11 @@ impl Server {
             }
         });
         asked.await.map_err(|gave_up| {
-            let unanswered = gave_up.into_last_or_else(|stop| {
+            let mut unanswered = gave_up.into_last_or_else(|stop| {
                 RequestFailure::finally(ExitError::failed(format!("{}: {stop}", self.base)))
             });
             self.waited_in_vain.set(unanswered.is_starting);
+            unanswered.is_unknown |= is_unknown.get();
             unanswered
         })
     }

@@ -1,7 +1,7 @@
 //! Tests of `relent deliver`: the real command, with real sockets.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
@@ -803,6 +803,36 @@ fn a_replay_is_a_success_even_if_its_count_cannot_be_printed() {
         &server,
         &["replay", "--state", "delivered", "--json"],
     );
+}
+
+/// The first attempt may have sent messages again, although the later ones were refused.
+#[test]
+fn a_replay_whose_server_ends_is_told_how_to_continue() {
+    let folder = folder();
+    let path = folder.path();
+    fs::write(path.join("relent-deliver.token"), "relent_0123456789abcdef").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = format!("http://{}", listener.local_addr().unwrap());
+    let ends = std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        drop(listener);
+        let _ = socket.read(&mut [0; 1024]);
+    });
+    let args = [
+        "replay",
+        "--state",
+        "delivered",
+        "--server",
+        &server,
+        "--wait-for-server",
+        "1s",
+    ];
+    let ran = deliver(path, &args, b"");
+    ends.join().unwrap();
+    assert_eq!(ran.status, 1, "{ran:?}");
+    for says in ["Connection refused", "; continue the replay with --until "] {
+        assert!(ran.stderr.contains(says), "{ran:?}");
+    }
 }
 
 /// Runs a command whose output cannot be written, and which is a success nevertheless.
