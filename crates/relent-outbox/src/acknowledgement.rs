@@ -203,10 +203,9 @@ fn without_mark(headers: &HeaderMap) -> Cow<'_, HeaderMap> {
     for name in [RELENT_MARK, X_SHOULD_RETRY, STRIPE_SHOULD_RETRY] {
         headers.remove(name);
     }
-    let mut pushbacks = headers.get_all(GRPC_RETRY_PUSHBACK_MS).iter();
-    let delay = pushbacks.next().and_then(|value| value.to_str().ok());
-    let is_delay = delay.is_some_and(|delay| delay.parse::<i32>().is_ok_and(|delay| delay >= 0));
-    if !is_delay || pushbacks.next().is_some() {
+    // Of the rest, only a pushback can say "do not retry". Its delay does not depend on the time.
+    let rest = relent_http::hint(&headers, SystemTime::UNIX_EPOCH, &HintOptions::default());
+    if rest.advice == Advice::DoNotRetry {
         headers.remove(GRPC_RETRY_PUSHBACK_MS);
     }
     Cow::Owned(headers)
@@ -433,6 +432,8 @@ mod tests {
             ("stripe-should-retry", "false"),
             ("grpc-retry-pushback-ms", "-1"),
             ("grpc-retry-pushback-ms", "soon"),
+            ("grpc-retry-pushback-ms", "+5"),
+            ("grpc-retry-pushback-ms", "-0"),
         ] {
             let refused = plain(422, &[field]).unwrap_err();
             assert_eq!(refused.failure.hint.advice, Advice::DoNotRetry, "{field:?}");
