@@ -23,6 +23,8 @@ pub(super) struct Clock {
     pub(super) steps: AtomicU64,
     /// The number of these for which the times in the store have been corrected.
     pub(super) corrected: AtomicU64,
+    /// Held by the running correction.
+    pub(super) correcting: tokio::sync::Mutex<()>,
 }
 
 impl fmt::Debug for Clock {
@@ -46,6 +48,7 @@ impl Clock {
             latest: AtomicI64::new(0),
             steps: AtomicU64::new(1),
             corrected: AtomicU64::new(0),
+            correcting: tokio::sync::Mutex::new(()),
         }
     }
 

@@ -17,6 +17,10 @@ impl Sqlite {
     /// Corrects the times of the store if the machine's clock was set back, or may have been before the store was
     /// opened.
     pub(super) async fn correct_times(&self) -> Result<(), SqliteError> {
+        // A heartbeat does not wait for the correction that an earlier one has begun.
+        let Ok(_correcting) = self.clock.correcting.try_lock() else {
+            return Ok(());
+        };
         // Detects a step back that no other call has detected.
         self.clock.now();
         let steps = self.clock.steps.load(Ordering::Relaxed);
