@@ -277,17 +277,24 @@ pub(super) async fn form(
     most: u64,
 ) -> Result<RequestBody, String> {
     let (all, boundary) = multipart(fields, most).await?;
-    // A type of the user gets the boundary, as with curl: without it no server can read the form.
-    let given = headers.get(CONTENT_TYPE).map(|kind| kind.to_str());
-    let given = given.unwrap_or(Ok("multipart/form-data"));
-    let given = given.map_err(|_| "-F: the Content-Type is no text".to_owned())?;
-    if given.to_ascii_lowercase().contains("boundary=") {
-        return Err("-F chooses the boundary: remove it from the Content-Type".to_owned());
-    }
-    let kind = format!("{given}; boundary={boundary}");
+    let kind = format!("{}; boundary={boundary}", form_type(headers)?);
     let kind = kind.parse().map_err(|_| "-F: no content type".to_owned())?;
     headers.insert(CONTENT_TYPE, kind);
     all.finish().map_err(cannot_keep)
+}
+
+/// The type of a form. A type of the user gets the boundary, as with curl: without it no server can read the form.
+///
+/// # Errors
+/// It has a boundary.
+pub(super) fn form_type(headers: &HeaderMap) -> Result<&str, String> {
+    let given = headers.get(CONTENT_TYPE).filter(|kind| !kind.is_empty());
+    let given = given.map_or(Ok("multipart/form-data"), |kind| kind.to_str());
+    let given = given.map_err(|_| "-F: the Content-Type is no text".to_owned())?;
+    match given.to_ascii_lowercase().contains("boundary=") {
+        true => Err("-F chooses the boundary: remove it from the Content-Type".to_owned()),
+        false => Ok(given),
+    }
 }
 
 /// Builds the body of a form, with its boundary.

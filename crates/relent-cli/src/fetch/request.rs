@@ -67,6 +67,9 @@ impl RequestHead {
             }
         }
         data::check_form(&args.form)?;
+        if !args.form.is_empty() {
+            data::form_type(&headers)?;
+        }
         let key = args.idempotency_key.as_deref();
         let key = key.map(|key| add_key(key, &mut headers)).transpose()?;
         if args.data.is_json() {

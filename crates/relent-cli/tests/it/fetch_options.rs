@@ -310,6 +310,10 @@ fn an_invalid_form_field_is_a_usage_error_before_any_data_is_read() {
         assert_eq!(fetched.status, 2, "{wrong:?}: {}", fetched.stderr);
         assert!(fetched.stderr.contains("-F"), "{}", fetched.stderr);
     }
+    let kind = "Content-Type: multipart/form-data; boundary=x";
+    let fetched = fetch(&["-F", "f=@/no/such/file", "-H", kind, "http://127.0.0.1:1/"]);
+    assert_eq!(fetched.status, 2, "{}", fetched.stderr);
+    assert!(fetched.stderr.contains("boundary"), "{}", fetched.stderr);
 }
 
 #[test]
