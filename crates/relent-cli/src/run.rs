@@ -475,6 +475,7 @@ impl Run {
                 }
             }
             let unread = attempted.unread || verdict.is_some() && self.stream_is_unread();
+            let was_shortened = driver.is_delay_shortened();
             let decision = verdict
                 .as_ref()
                 .map(|verdict| decide(driver, verdict, unread || attempted.cancelled.is_some()));
@@ -506,7 +507,7 @@ impl Run {
                 outcome: verdict.last(),
                 hint: verdict.failure.hint,
                 wait: after,
-                is_shortened: driver.is_delay_shortened() && verdict.failure.hint.delay().is_none(),
+                is_shortened: driver.is_delay_shortened() && !was_shortened,
             };
             if interrupted.is_none() {
                 let waited = async {

@@ -79,6 +79,7 @@ impl<'c> Download<'c> {
             sink,
             hook,
             attempting: false,
+            is_delay_shortened: false,
         };
         let ended = {
             let mut cancelled = pin!(cancelled);
@@ -201,6 +202,8 @@ struct DownloadLoop<'c, 'r, S, H> {
     hook: &'r mut H,
     /// Whether an attempt is running.
     attempting: bool,
+    /// Whether a delay was shortened for a final attempt, since the last progress.
+    is_delay_shortened: bool,
 }
 
 impl<S: Sink, H: DownloadHook> AttemptLoop for DownloadLoop<'_, '_, S, H> {
@@ -219,11 +222,13 @@ impl<S: Sink, H: DownloadHook> AttemptLoop for DownloadLoop<'_, '_, S, H> {
     }
 
     fn on_decision(&mut self, failed: &FailedAttempt, decision: &Decision) {
+        // Once, and once more after progress.
+        let was_shortened = self.is_delay_shortened && !failed.progressed;
+        self.is_delay_shortened = self.driver.is_delay_shortened();
         let next = match decision {
             Decision::Retry { after } => Some(NextDelay {
                 delay: *after,
-                is_shortened: self.driver.is_delay_shortened()
-                    && failed.failure.hint.delay().is_none(),
+                is_shortened: self.is_delay_shortened && !was_shortened,
             }),
             Decision::Stop(_) => None,
         };
