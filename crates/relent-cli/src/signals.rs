@@ -136,7 +136,8 @@ pub(crate) fn ignore_file_size_signal() -> io::Result<()> {
 /// Reaps ended children other than `own`, the command, which is awaited. Relent has adopted them: as process 1 of a
 /// container it is the parent of all orphans, which would stay in the process table until that is full.
 pub(crate) fn reap_adopted(own: Pid) {
-    // By name, since `waitid` would return the command again and again. Other systems have no such files.
+    // By name, since `waitid` would return the command again and again. Other systems have no such files, nor has
+    // Linux without CONFIG_PROC_CHILDREN.
     for thread in fs::read_dir("/proc/self/task")
         .into_iter()
         .flatten()
