@@ -302,6 +302,24 @@ pub(super) const CANCEL: Change = Change {
     set: "state = 4, ended = now, reason = CASE state WHEN 3 THEN reason ELSE 'cancelled by an operator' END",
 };
 
+/// Locks the endpoints of those of these rows that meet an additional SQL condition.
+async fn lock_endpoints_of(
+    transaction: &Transaction<'_>,
+    rows: &[i64],
+    condition: &str,
+) -> Result<()> {
+    let select = transaction
+        .prepare_cached(&format!(
+            "SELECT DISTINCT endpoint FROM relent_delivery_1 WHERE row = ANY($1::bigint[]){condition}"
+        ))
+        .await?;
+    let mut endpoints = BTreeSet::new();
+    for row in transaction.query(&select, &[&rows]).await? {
+        endpoints.insert(row.try_get(0)?);
+    }
+    lock(transaction, &endpoints).await
+}
+
 /// Changes those of these rows that are still in this state, and did not end after `ended_by`: another operator or a
 /// worker may have changed them since they were selected.
 pub(super) async fn change_rows(
@@ -311,16 +329,7 @@ pub(super) async fn change_rows(
     in_state: &str,
     ended_by: i64,
 ) -> Result<u64> {
-    let endpoints = transaction
-        .prepare_cached(
-            "SELECT DISTINCT endpoint FROM relent_delivery_1 WHERE row = ANY($1::bigint[])",
-        )
-        .await?;
-    let mut locked = BTreeSet::new();
-    for row in transaction.query(&endpoints, &[&rows]).await? {
-        locked.insert(row.try_get(0)?);
-    }
-    lock(transaction, &locked).await?;
+    lock_endpoints_of(transaction, rows, "").await?;
     let Change { states, set } = change;
     let update = transaction
         .prepare_cached(&format!(
@@ -366,17 +375,8 @@ pub(super) async fn purgeable(
 
 /// Purges those of these messages that may still be purged.
 pub(super) async fn purge(transaction: &Transaction<'_>, age: i64, rows: &[i64]) -> Result<u64> {
-    let ordered = transaction
-        .prepare_cached(
-            "SELECT DISTINCT endpoint FROM relent_delivery_1 WHERE row = ANY($1::bigint[]) AND order_key IS NOT NULL",
-        )
-        .await?;
-    let mut endpoints = BTreeSet::new();
-    for row in transaction.query(&ordered, &[&rows]).await? {
-        endpoints.insert(row.try_get(0)?);
-    }
     // A claim that puts a message behind one of these is either earlier and visible, or runs after the deletion.
-    lock(transaction, &endpoints).await?;
+    lock_endpoints_of(transaction, rows, " AND order_key IS NOT NULL").await?;
     let purge = transaction
         .prepare_cached(&format!(
             "WITH {TIME}, old AS MATERIALIZED (
